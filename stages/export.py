@@ -216,10 +216,9 @@ def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
 def _learned_before(record: RunRecord | None, ledger: Ledger) -> tuple[str, ...]:
     """The tasks of the adapters that an adapter started as, and those as others, as far as the ledger knows them."""
     tasks: tuple[str, ...] = ()
-    while record is not None and record.kind == "adapter" and record.anchor is not None:
-        tasks = (record.anchor, *tasks)
-        start = next(source for source in record.sources if source.task == record.anchor)
-        record = ledger.find(start.run)
+    while record is not None and record.kind == "adapter" and record.started_from is not None:
+        tasks = (record.started_from.task, *tasks)
+        record = ledger.find(record.started_from.run)
     return tasks
 
 

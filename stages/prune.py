@@ -149,13 +149,14 @@ class _Pruning:
         return sum(p.numel() for p in (*trained, *model.head.parameters()))
 
     def _record(self, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
-        manifest = artifact.manifest
+        manifest, whole = artifact.manifest, self.workspace.ledger.find(self.fusion.manifest.run)
         return RunRecord(
             run=self.name,
             kind="fusion",
             seed=manifest.seed,
             identity=self.identity,
             sources=manifest.sources,
+            started_from=None if whole is None else whole.started_from,
             backbone=self.workspace.backbone.name,
             best_epoch=0,
             scores={self.task.name: score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit})},

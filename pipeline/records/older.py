@@ -1,4 +1,7 @@
-"""Run records of earlier versions: one task of a run was described apart from its ``others``."""
+"""Run records of earlier versions.
+
+One task of a run was described apart from its ``others``; the adapter that a run started as was not named.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +11,18 @@ _OF_A_DESCRIPTION = ("task", "recipe", "data", "others")
 
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a record of version 1 or 2 as today's; values that are no such record come back as they are."""
+    """A record's keys as they are today; values that are no record come back as they are."""
+    values = values if "scores" in values else _with_scores(values)
+    if "started_from" in values or values.get("anchor") is None:
+        return values
+    sources = values.get("sources")
+    named = [each for each in sources if isinstance(each, dict)] if isinstance(sources, list) else []
+    start = next((each for each in named if each.get("task") == values["anchor"]), None)
+    return values if start is None else {**values, "started_from": start}
+
+
+def _with_scores(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a record of version 1 or 2 as those of version 3."""
     if not {"task", "rows", "identity"} <= values.keys():
         return values
     rows, identity, others = (_table(values, key) for key in ("rows", "identity", "others"))

@@ -92,6 +92,9 @@ class RunRecord(BaseModel, frozen=True):
     identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
     sources: tuple[SourceRun, ...] = ()
     anchor: str | None = Field(None, description="the task whose adapter the run started as, if it may start as one")
+    started_from: SourceRun | None = Field(
+        None, description="the adapter of that task; it need not be one of the sources. Older records may lack it"
+    )
     anchor_candidates: dict[Name, float] = Field(
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
     )
@@ -119,7 +122,7 @@ class RunRecord(BaseModel, frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _upgrade(cls, values: Any) -> Any:
-        return upgraded(values) if isinstance(values, dict) and "scores" not in values else values
+        return upgraded(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -202,6 +205,17 @@ class RunRecord(BaseModel, frozen=True):
     def is_continued_adapter(self) -> bool:
         """Whether it is an adapter that goes on from its source, which others may start as or not."""
         return self.kind == "adapter" and "start" in self.identity
+
+    @property
+    def continued(self) -> tuple[SourceRun, ...]:
+        """The runs whose models it continues or reads, each once.
+
+        The sources of an adapter are only candidates for its start, compared on training rows, unless it goes on from
+        one.
+        """
+        taken = self.sources if self.kind != "adapter" or self.is_continued_adapter else ()
+        start = () if self.started_from is None else (self.started_from,)
+        return tuple({each.run: each for each in (*start, *taken)}.values())
 
     @property
     def recipe(self) -> Recipe:

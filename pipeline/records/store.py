@@ -97,6 +97,11 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return sha256_text(canonical_json(self.files))
 
     @property
+    def as_source(self) -> SourceRun:
+        """What a run that is built on the artifact says of it."""
+        return SourceRun(task=self.task, run=self.run, digest=self.digest)
+
+    @property
     def place(self) -> str:
         """The artifact's folder within a store."""
         return f"{self.kind}s/{self.task}/{self.run}"

@@ -9,7 +9,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import line_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, continued
+from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import MISSING
 from pipeline.stats.metrics import THRESHOLDS
 
@@ -58,7 +58,7 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
     """The runs behind a run whose epoch was selected on the target's rows."""
-    for source in continued(record):
+    for source in record.continued:
         before = runs.ledger.find(source.run)
         if before is None:
             continue

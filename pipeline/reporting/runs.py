@@ -12,7 +12,6 @@ import pandas as pd
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
-from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
@@ -232,7 +231,7 @@ class StudyRuns:
         None if such a run is no longer in the ledger.
         """
         steps: list[int | None] = [self.steps(record) if target in record.trained_on else 0]
-        for source in continued(record):
+        for source in record.continued:
             before = self.ledger.find(source.run)
             if before is not None:
                 steps.append(self.steps_on(before, target))
@@ -304,7 +303,7 @@ def _behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[s
     """A run, those that it is built on, and so on: an ensemble's members, and the adapters of these."""
     seen, left = {record.run}, [record]
     while left:
-        for source in left.pop().sources:
+        for source in left.pop().continued:
             if source.run not in seen:
                 seen.add(source.run)
                 if (before := find(source.run)) is not None:
@@ -321,14 +320,6 @@ def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
 def joint_titles(runs: StudyRuns) -> str:
     """The rows of which one run answers several targets, ``a; b``; empty where there is none."""
     return "; ".join(runs.study.title(name) for name in runs.rows if targets_at_once(runs, name) > 1)
-
-
-def continued(record: RunRecord) -> Sequence[SourceRun]:
-    """The runs whose models a run continues or reads.
-
-    The sources of an adapter are only candidates for its start, compared on training rows, unless it goes on from one.
-    """
-    return record.sources if record.kind != "adapter" or record.is_continued_adapter else ()
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

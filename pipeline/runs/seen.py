@@ -36,9 +36,7 @@ class Lesson(NamedTuple):
 def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[SourceRun]:
     """What ``run`` was built on, as its record or else its artifact says; ``problems`` as for :func:`sources_seen`."""
     kept = _kept(run, workspace, problems)
-    if kept is None:
-        return ()
-    return kept.sources if isinstance(kept, RunRecord) else kept.manifest.sources
+    return () if kept is None else _built_on(kept, workspace)
 
 
 def sources_seen(
@@ -86,21 +84,38 @@ def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], wo
 
 def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:
     """What ``sources`` were trained on, and what they build on."""
-    waiting, visited = list(sources), set[str]()
+    waiting, visited = list(sources), set[tuple[str, str]]()
     while waiting:
         source = waiting.pop(0)
-        if source.run in visited:
+        if (source.task, source.run) in visited:
             continue
-        visited.add(source.run)
-        match _kept(source.run, workspace, problems):
-            case RunRecord() as record:
-                waiting += record.sources
-                yield from _of_record(record)
-            case Artifact() as artifact:
-                waiting += artifact.manifest.sources
-                yield _of_manifest(artifact.manifest)
-            case None:
-                yield Lesson(source.run, source.task, seed=0, limit=None, train=None)
+        visited.add((source.task, source.run))
+        kept = _kept(source.run, workspace, problems)
+        if kept is None:
+            yield Lesson(source.run, source.task, seed=0, limit=None, train=None)
+            continue
+        waiting += _built_on(kept, workspace)
+        if isinstance(kept, RunRecord):
+            yield from _of_record(kept)
+        else:
+            yield _of_manifest(kept.manifest)
+
+
+def _built_on(kept: RunRecord | Artifact, workspace: Workspace) -> list[SourceRun]:
+    """The runs whose models a run continues or reads.
+
+    An older record may say of the adapter that the run started as no more than its task and, among the adapters that
+    the run was given, its digest: then the store is searched for it. Its run is empty where the store lacks it.
+    """
+    if isinstance(kept, Artifact):
+        return list(kept.manifest.sources)
+    runs = list(kept.continued)
+    if kept.anchor is not None and kept.started_from is None:
+        digest = next((each["digest"] for each in kept.chosen_from if each["task"] == kept.anchor), "")
+        manifests = (artifact.manifest for artifact in workspace.store.artifacts())
+        start = next((each.as_source for each in manifests if each.digest == digest), None)
+        runs.append(start or SourceRun(task=kept.anchor, run="", digest=digest))
+    return runs
 
 
 def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Artifact | None:

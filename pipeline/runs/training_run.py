@@ -77,8 +77,7 @@ class TrainingRun:
         if start is not None:
             assert start.weights_sha256 is not None
             return (SourceRun(task=start.task, run=start.run, digest=start.weights_sha256),)
-        manifests = [artifact.manifest for artifact in adapters]
-        return tuple(SourceRun(task=each.task, run=each.run, digest=each.digest) for each in manifests)
+        return tuple(artifact.manifest.as_source for artifact in adapters)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -170,7 +169,10 @@ class TrainingRun:
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
         start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
         if is_main_process() and request.adapters and not workspace.held_out:
-            for note in seen_notes(self.task, scoring.rows, self.sources(start.adapters), workspace):
+            # An adapter builds on the one that it starts as, not on the others that it might have started as.
+            taken = start.adapters if request.kind != "adapter" else ()
+            built_on = self.sources((*taken, *([] if start.initial is None else [start.initial])))
+            for note in seen_notes(self.task, scoring.rows, built_on, workspace):
                 workspace.tell_once(f"note: {note}")
         return start
 
@@ -286,6 +288,7 @@ class TrainingRun:
             identity=self.identity,
             sources=tuple(each.model_copy(update={"tensors": hashes.get(each.task)}) for each in sources),
             anchor=None if start.initial is None else start.initial.manifest.task,
+            started_from=None if start.initial is None else start.initial.manifest.as_source,
             **start.choice.record,
             backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,

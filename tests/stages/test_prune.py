@@ -37,6 +37,7 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
     assert {source.task for source in record.sources} == set(sorted(shares, key=shares.__getitem__)[1:])
     assert record.cost.trainable_parameters == fused.cost.trainable_parameters - 4  # of its bias, a number a site
     assert record.summary().keys() == fused.summary().keys()
+    assert fused.started_from is not None and record.started_from == fused.started_from
 
     artifact = workspace.store.find(record.run)
     artifact.verify()

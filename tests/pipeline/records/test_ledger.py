@@ -222,6 +222,44 @@ def test_the_newest_runs_leave_out_what_is_gone(ledger: Ledger) -> None:
     assert ledger.newest(2) == ["third", "second"]
 
 
+def source(task: str) -> SourceRun:
+    return SourceRun(task=task, run=f"run of {task}", digest="cc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "continued"),
+    [
+        ({}, []),
+        ({"started_from": source("sst")}, ["sst"]),
+        ({"identity": {**IDENTITY, "start": "in turn"}, "started_from": source("sts")}, ["sts", "quora"]),
+        ({"kind": "fusion"}, ["sts", "quora"]),
+        ({"kind": "fusion", "started_from": source("imdb")}, ["imdb", "sts", "quora"]),
+    ],
+    ids=["candidates alone", "one of them", "in turn", "fusion", "fusion, warm-started"],
+)
+def test_a_run_continues_what_it_started_as_and_reads_its_sources_but_no_candidates(
+    changes: dict[str, Any], continued: list[str]
+) -> None:
+    made = record(sources=(source("sts"), source("quora")), **changes)
+    assert [each.task for each in made.continued] == continued
+
+
+@pytest.mark.parametrize(
+    ("anchor", "start"), [(None, None), ("sts", source("sts")), ("imdb", None)], ids=["none", "a source", "no source"]
+)
+def test_what_a_run_of_an_older_record_started_as_is_the_source_of_that_task(
+    anchor: str | None, start: SourceRun | None, ledger: Ledger
+) -> None:
+    ledger.finish(record(sources=(source("quora"), source("sts")), anchor=anchor), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "run.json"
+    values = json.loads(file.read_text())
+    del values["started_from"]
+    file.write_text(json.dumps(values))
+    found = ledger.find(RUN)
+    assert found is not None
+    assert found.started_from == start
+
+
 def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     (ledger.folder(RUN) / "run.json").unlink()

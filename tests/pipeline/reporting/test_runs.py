@@ -79,7 +79,7 @@ def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:
         [
             SimpleNamespace(
                 entry=SimpleNamespace(seed=seed),
-                record=SimpleNamespace(run=run, sources=[SimpleNamespace(run=source) for source in sources]),
+                record=SimpleNamespace(run=run, continued=[SimpleNamespace(run=source) for source in sources]),
             )
             for seed, (run, *sources) in cell.items()
         ]

@@ -1,8 +1,10 @@
 """Which rows of a target its sources were trained on: counted, told, and left out where that is asked for."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,12 +49,32 @@ def place(workspace: Workspace, tmp_path: Path) -> Workspace:
     shared = [rows.assign(sentence=rows["sentence"].str.upper() + "!") for rows in shared]
     splits["source"]["train"] = pd.concat([rows_of("other", 60), *shared])
     for name, parts in splits.items():
-        folder = tmp_path / "tables" / name
-        folder.mkdir(parents=True)
-        (folder / "task.toml").write_text(TASK.format(name=name))
-        for split, rows in parts.items():
-            rows.to_csv(folder / f"{split}.csv", index=False)
+        save_task(tmp_path / "tables" / name, parts)
     return dataclasses.replace(workspace, data=tmp_path / "tables")
+
+
+def save_task(folder: Path, parts: dict[str, pd.DataFrame]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "task.toml").write_text(TASK.format(name=folder.name))
+    for split, rows in parts.items():
+        rows.to_csv(folder / f"{split}.csv", index=False)
+
+
+def begin_as(monkeypatch: pytest.MonkeyPatch, task: str | None) -> None:
+    """Probes prefer the adapter of ``task``."""
+
+    def choose(adapters: Any, *_: Any) -> Any:
+        return next((adapter for adapter in adapters if adapter.manifest.task == task), None)
+
+    monkeypatch.setattr("pipeline.runs.initial.choose_start", choose)
+
+
+def as_older(record: RunRecord, place: Workspace) -> None:
+    """Make the record one that does not name the adapter that the run started as."""
+    file = place.ledger.folder(record.run) / "run.json"
+    values = json.loads(file.read_text())
+    del values["started_from"]
+    file.write_text(json.dumps(values))
 
 
 def seen_by(record: RunRecord, place: Workspace, split: str) -> np.ndarray | None:
@@ -123,6 +145,58 @@ def test_what_a_source_was_warm_started_from_counts_too(place: Workspace, quick:
     extract("source", recipe, place, seed=0)
     record = fuse("target", quick("fusion", epochs=1, own_adapter="warm"), place, seed=0, sources="source").record
     assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 12}
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "older record"])
+def test_the_source_that_the_own_adapter_began_as_counts_where_the_gates_leave_it_out(
+    older: bool, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place.data is not None
+    save_task(place.data / "other", {"train": rows_of("more", 30), "dev": rows_of("more dev", 20)})
+    recipe = quick("adapter", epochs=1)
+    source = extract("source", recipe, place, seed=0).record
+    extract("other", recipe, place, seed=0)
+    begin_as(monkeypatch, "source")
+    monkeypatch.setattr("pipeline.runs.initial.choose_gates", lambda *_: {"other": 0.5})
+    warm = quick("fusion", epochs=1, fusion="gated", own_adapter="warm", gate_start="probe")
+    capsys.readouterr()
+    record = fuse("target", warm, place, seed=0, sources="source,other").record
+    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also stand in the tr" in capsys.readouterr().err
+    assert [each.task for each in record.sources] == ["other"]
+    assert record.started_from is not None
+    assert (record.started_from.run, record.started_from.digest) == (source.run, source.artifact_digest)
+    if older:
+        as_older(record, place)
+    again = dataclasses.replace(place)
+    assert evaluate("target", again, using=record.run).sources_trained_on == {"other": 0, "source": 12}
+    if older:  # without the adapter, nothing tells which of its task it was
+        folder = place.store.root / "adapters" / "source"
+        folder.rename(place.store.root / "elsewhere")
+        seen = evaluate("target", dataclasses.replace(place), using=record.run, split="test").sources_trained_on
+        assert seen == {"other": 0, "source": None}
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "older record"])
+@pytest.mark.parametrize("start", ["source", None])
+def test_of_the_adapters_that_one_may_start_as_only_the_chosen_one_counts(
+    start: str | None,
+    older: bool,
+    place: Workspace,
+    quick: Quick,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = quick("adapter", epochs=1)
+    source = extract("source", recipe, place, seed=0).record
+    begin_as(monkeypatch, start)
+    capsys.readouterr()
+    record = extract("target", recipe, place, seed=0, start_from="best").record
+    assert ("also stand in the training rows of its source" in capsys.readouterr().err) == (start is not None)
+    assert [each.run for each in record.sources] == [source.run]
+    if older:
+        as_older(record, place)
+    found = evaluate("target", dataclasses.replace(place), using=record.run)
+    assert found.sources_trained_on == ({} if start is None else {"source": 12})
 
 
 @pytest.mark.parametrize(("change", "known"), [("a row more", None), ("none shared", 0), ("gone", None)])
