@@ -16,6 +16,7 @@ from pipeline.data.load import has_rows, read_test_texts
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
+from pipeline.data.tasks.extra import Extra
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.workspace import Workspace
@@ -31,6 +32,8 @@ class Lesson(NamedTuple):
     limit: int | None
     train: str | None
     """Fingerprint of the training rows; None where nothing that can be read tells it."""
+    extra: tuple[Extra, ...] = ()
+    """The tasks whose rows are among them."""
 
 
 def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[SourceRun]:
@@ -45,7 +48,8 @@ def sources_seen(
     """Which ``rows`` (n,) have a text that a task of the sources was trained on, by task.
 
     The training rows are drawn again from the task's data, and known by their fingerprint. None where they are others
-    and some of the task's training rows have such a text, or where its data or the source's record are not at hand.
+    and some of the task's training rows have such a text, or rows of other tasks were added to them; and where its data
+    or the source's record are not at hand.
 
     Args:
         sources: what a model builds on; what these build on counts too.
@@ -130,12 +134,13 @@ def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Ar
 
 def _of_record(record: RunRecord) -> Iterator[Lesson]:
     for task in record.trained_on:
-        score = record.score(task)
-        yield Lesson(record.run, task, record.seed, score.limit, record.fingerprints(task).get("train"))
+        limit, extra = record.score(task).limit, record.recipe_of(task).extra
+        yield Lesson(record.run, task, record.seed, limit, record.fingerprints(task).get("train"), extra)
 
 
 def _of_manifest(manifest: Manifest) -> Lesson:
-    return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows)
+    extra = manifest.recipe.extra
+    return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows, extra)
 
 
 def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np.ndarray | None:
@@ -144,14 +149,17 @@ def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np
         return None
     workspace = places[0]
     with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
-        task = workspace.task(lesson.task)
-        is_here = any(has_rows(task, folder) for folder in workspace.splits.folders)
-        if not is_here and (task.hub is None or workspace.ledger.find(lesson.run) is None):
-            return None  # nobody waits for a download here
+        task, *others = (workspace.task(name) for name in (lesson.task, *(each.task for each in lesson.extra)))
+        for each in (task, *others):
+            is_here = any(has_rows(each, folder) for folder in workspace.splits.folders)
+            if not is_here and (each.hub is None or workspace.ledger.find(lesson.run) is None):
+                return None  # nobody waits for a download here
         for place in places:
-            train = place.splits.of(task, lesson.limit, lesson.seed).train
+            train = place.splits.of(task, lesson.limit, lesson.seed, lesson.extra).train
             if fingerprint(train) == lesson.train:
                 return overlapping_rows(train, rows)[1]
+        if others:
+            return None
         seen = overlapping_rows(workspace.splits.of(task, None, 0).train, rows)[1]
         return None if seen.any() else seen
     return None

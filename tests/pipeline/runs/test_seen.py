@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.load import load_all_rows
+from pipeline.data.tasks.extra import Extra
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun
 from pipeline.runs.seen import seen_notes, sources_seen
@@ -145,6 +146,28 @@ def test_what_a_source_was_warm_started_from_counts_too(place: Workspace, quick:
     extract("source", recipe, place, seed=0)
     record = fuse("target", quick("fusion", epochs=1, own_adapter="warm"), place, seed=0, sources="source").record
     assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 12}
+
+
+@pytest.mark.parametrize("change", ["", "without a record", "other rows", "gone"])
+def test_rows_that_a_source_was_given_from_another_task_count_too(
+    change: str, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.data is not None
+    save_task(place.data / "wide", {"train": rows_of("more", 30), "dev": rows_of("more dev", 20)})
+    recipe = quick("adapter", epochs=1, extra=(Extra(task="source"),))
+    wide = extract("wide", recipe, place, seed=0).record
+    file = place.data / "source" / "train.csv"
+    if change == "without a record":
+        (place.ledger.folder(wide.run) / "run.json").unlink()
+    elif change == "other rows":
+        pd.read_csv(file).iloc[1:].to_csv(file, index=False)
+    elif change == "gone":
+        file.unlink()
+    there, known = dataclasses.replace(place), change in ("", "without a record")
+    capsys.readouterr()
+    record = fuse("target", quick("fusion", epochs=1), there, seed=0, sources="wide").record
+    assert ("12 of 20 rows of dev and 7 of 20 rows of test of target" in capsys.readouterr().err) == known
+    assert evaluate("target", there, using=record.run).sources_trained_on == {"wide": 12 if known else None}
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["", "older record"])
