@@ -175,7 +175,7 @@ class Ledger:
             write_table(table, self._predictions_file(record.run, None if task == record.trained_on[0] else task))
         if attention is not None:
             write_table(attention, folder / "attention.csv")
-        write_json(folder / "run.json", record.model_dump(mode="json"))
+        write_json(folder / "run.json", record.model_dump(mode="json", by_alias=True))
         self.drop_checkpoint(record.run)
 
     def files(self, run: str) -> list[Path]:
@@ -205,7 +205,7 @@ class Ledger:
             # Another process may have added some since the record was read.
             record = self.find(record.run) or record
             record = record.model_copy(update={"scores": {**record.scores, **scores}})
-            write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json"))
+            write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json", by_alias=True))
         return record
 
     def tidy(self, run: str) -> None:

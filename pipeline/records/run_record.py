@@ -49,7 +49,7 @@ class Parameters(BaseModel, frozen=True):
     model: Count | None = Field(None, description="of the whole model, frozen ones too; absent from older records")
 
 
-class TaskScore(BaseModel, frozen=True):
+class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     """A run's model on one task."""
 
     metric: Metric
@@ -66,8 +66,13 @@ class TaskScore(BaseModel, frozen=True):
     test_in_train: Count = Field(0, description="test rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
-    dev_rows: str | None = Field(
-        None, description="fingerprint of the rows that are scored, where others may come to be"
+    scored_fingerprint: str | None = Field(
+        None, alias="dev_rows", description="fingerprint of the rows that are scored, where others may come to be"
+    )
+    read_as: str | None = Field(
+        None,
+        description="hash of what such a score depends on beside the model and the rows: the meaning of the task, and"
+        " the cosine that it is read by; absent from older records",
     )
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
 

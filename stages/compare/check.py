@@ -17,6 +17,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
+from stages.compare.cross_task import unlike_cosines
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.pretrain import tasks_read
 
@@ -42,7 +43,8 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             rows = workspace.splits.of(task, None, 0)
             chosen_in_train = workspace.splits.scored_on(task) == "train"  # a limit counts these rows too
             sizes[task.name] = len(rows.train) + (len(rows.dev) if chosen_in_train else 0)
-    jobs = in_order(jobs_of(study, plan(study, sizes)).values())
+    cells = jobs_of(study, plan(study, sizes))
+    jobs = in_order(cells.values())
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:
         if study.row(name).own and not all(study.fuses_own(name, t) for t in study.targets_of(name)):
@@ -59,6 +61,8 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     for job in jobs:
         if {part.task for part in job.parts} <= set(sizes) and is_usable[job.backbone]:
             _check_job(job, workspace.on(job.backbone), problems)
+    if study.cross_task and not problems:
+        problems += unlike_cosines(cells, workspace)
     # A task's mistake shows in each of its runs, and that there is none in each run that takes something from it.
     own = [problem for problem in problems if problem in unknown or not problem.endswith(unknown)]
     raise_all(f"study {study.name}", list(dict.fromkeys(own)))

@@ -116,8 +116,9 @@ def _with_cosines(wanted: Iterable[Job], entries: Iterable[Entry], jobs: Jobs) -
         if entry.target in record.trained_on and (recipe := record.recipe_of(entry.target)).head == "cosine":
             cosines[entry.line.row, entry.seed][entry.target] = recipe
     cosines_of: dict[str | None, dict[str, Cosines]] = {}
-    for job, entry in main:
-        cosines_of.setdefault(job.backbone, {}).setdefault(str(entry.run), cosines[entry.line.row, entry.seed])
+    for job, entry in main:  # of rows that share a run, those of one may have failed; they are alike
+        by_run = cosines_of.setdefault(job.backbone, {})
+        by_run[str(entry.run)] = {**by_run.get(str(entry.run), {}), **cosines[entry.line.row, entry.seed]}
     return cosines_of
 
 

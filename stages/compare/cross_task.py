@@ -5,14 +5,18 @@ tasks mean the same, by the other task's head where the row scores that task by 
 pairs by two readings, of a probability as a score and of a score as a class.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import combinations, product
+from typing import Any
 
 import pandas as pd
 
 from pipeline.data.tasks import Task
 from pipeline.models.lean import make_lean
 from pipeline.records.run_record import Reading, RunRecord, TaskScore
+from pipeline.records.studies import Entry
 from pipeline.runs.build import assemble
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring
@@ -20,15 +24,23 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.stats.metrics import Prediction
+from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_of
 from pipeline.training.process_group import on_main_process, wait_for_everyone
+from stages.compare.plan import Job
 
 Cosines = Mapping[str, Recipe]
 """The resolved recipes of the targets that a row scores by a cosine."""
+
+
+_OF_A_READING = (
+    "encoding", "pooling", "max_length", "truncation", "average_orders", "cosine_scale", "cosine_threshold",
+)  # fmt: skip
+"""What of the recipe of a target decides what its cosine says of a model."""
 
 
 def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace: Workspace) -> None:
@@ -82,19 +94,76 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
     return prediction
 
 
+def read_as(target: Task, cosine: Recipe | None) -> str:
+    """A hash of what decides the score of a model on ``target``, beside the model and the rows.
+
+    Args:
+        cosine: the resolved recipe of the target, if the model is read by its cosine.
+    """
+    recipe = None if cosine is None else {key: cosine.flat()[key] for key in _OF_A_READING}
+    return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe}))
+
+
+def unlike_cosines(cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
+    """Rows with a run in common that they would read on a target by different cosines. A run has one score there."""
+    main = {
+        (cell.line.row, cell.target): job
+        for cell, job in cells.items()
+        if cell.rows is None and not TRAITS[job.kind].answers_for_several
+    }
+    rows_of = defaultdict[tuple[Any, ...], dict[str, None]](dict)
+    for (row, trained), job in main.items():
+        for recipe in _recipes(job, trained, workspace):
+            run = (trained, job.kind, job.needs, job.backbone, job.in_turn, job.seed, canonical_json(recipe.identity))
+            rows_of[run][row] = None
+
+    def readings(row: str, target: str) -> set[str]:
+        job, task = main.get((row, target)), workspace.task(target)
+        recipes = () if job is None else _recipes(job, target, workspace)
+        return {read_as(task, each if each.head == "cosine" else None) for each in recipes} or {read_as(task, None)}
+
+    for (trained, *_), rows in rows_of.items():
+        for (one, other), target in product(combinations(rows, 2), dict.fromkeys(target for _, target in main)):
+            if target == trained or main.get((one, target)) == main.get((other, target)):
+                continue
+            if len(readings(one, target) | readings(other, target)) > 1:
+                yield (
+                    f"cross_task: rows {one} and {other} share the run of {trained}, but read it on {target} by"
+                    " different cosines, or one of them by none: give both the same head and cosine there, or leave"
+                    " out one of the rows, or cross_task"
+                )
+
+
+def _recipes(job: Job, task: str, workspace: Workspace) -> list[Recipe]:
+    """The resolved recipes that ``job`` may train ``task`` by: those of its trials, if it has any."""
+    place = workspace.on(job.backbone)
+    parts = (part for each in job.trials or (job,) for part in each.parts if part.task == task)
+    return [place.resolve(part.recipe, place.task(task)) for part in parts]
+
+
+def _is_read_so(score: TaskScore | None, wanted: Mapping[str, Any]) -> bool:
+    return score is not None and all(getattr(score, key) == value for key, value in wanted.items())
+
+
 def _missing_scores(
     record: RunRecord, targets: Iterable[Task], cosines: Cosines, workspace: Workspace
 ) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
-    """Scores and predictions on the targets that the run has none of, or none of these test rows."""
+    """Scores and predictions on the targets that the run has none of, or none of these test rows read like this."""
     trained = workspace.task(record.task)
     readings: dict[str, Reading | None] = {
         task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets
     }
     readable = [task for task in targets if task.name != trained.name and readings[task.name]]
     data = {task.name: workspace.splits.of(task, None, 0) for task in readable}
-    scored = {name: (score.dev_rows, score.reading) for name, score in record.scores.items()}
-    wanted = {name: (rows.scored_fingerprint, readings[name]) for name, rows in data.items()}
-    missing = [task for task in readable if scored.get(task.name) != wanted[task.name]]
+    wanted: dict[str, dict[str, Any]] = {
+        task.name: {
+            "reading": readings[task.name],
+            "scored_fingerprint": data[task.name].scored_fingerprint,
+            "read_as": read_as(task, cosines.get(task.name)),
+        }
+        for task in readable
+    }
+    missing = [task for task in readable if not _is_read_so(record.scores.get(task.name), wanted[task.name])]
     if not missing:
         return {}
     accelerator = make_accelerator(record.recipe.precision)
@@ -115,6 +184,5 @@ def _missing_scores(
                 each.objective = own
             predictions = [read_on(task, trained, each.predict(model)) for each in parts]
         score, table = scoring.scored(*predictions)
-        read = {"reading": readings[task.name], "dev_rows": rows.scored_fingerprint}
-        scores[task.name] = score.model_copy(update=read), table
+        scores[task.name] = score.model_copy(update=wanted[task.name]), table
     return scores

@@ -1,6 +1,7 @@
 """A model of one task is read on others where its outputs allow, once, and the report rebuilds it from the ledger."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import Prediction, score
-from stages.compare.compare import compare
+from pipeline.system.errors import PipelineError
+from stages.compare.compare import compare, dry_run
 from stages.compare.cross_task import read_on, reading_of, score_across
 from stages.report import report
 from tests.runs import single_run
@@ -144,6 +146,73 @@ def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quic
     again = place.ledger.find(record.run)
     assert again is not None
     assert again.scores["meals"].rows == 30
+
+
+@pytest.mark.parametrize("scale", ["shifted", "clamped"])
+def test_by_another_cosine_it_is_scored_again(scale: str, place: Workspace, quick: Quick) -> None:
+    record = trained(place, "full", "films", quick("full"))
+    recipe = quick("full", encoding="siamese", head="cosine", cosine_scale="shifted", pooling="mean")
+    shifted = place.resolve(recipe, place.task("pairs"))
+    score_across({record.run: {"pairs": shifted}}, ["pairs"], place)
+    first = place.ledger.predictions(record.run, "pairs")["prediction"]
+    # What only concerns training reads nothing otherwise.
+    read_by = shifted.changed({"cosine_scale": scale, "learning_rate": 1e-4})
+    score_across({record.run: {"pairs": read_by}}, ["pairs"], dataclasses.replace(place))
+    second = place.ledger.predictions(record.run, "pairs")["prediction"]
+    assert second.equals(first) == (scale == "shifted")
+    if scale == "clamped":  # (cos + 1) / 2 and max(0, cos), of scores from 0 to 5
+        np.testing.assert_allclose(second, 5 * np.maximum(0, 2 * first / 5 - 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_score_is_current_while_the_target_means_the_same(older: bool, place: Workspace, quick: Quick) -> None:
+    record = trained(place, "full", "films", quick("full"))
+    score_across({record.run: {}}, ["meals"], place)
+    assert place.data is not None
+    if older:  # what it was read by is not known
+        file = place.ledger.folder(record.run) / "run.json"
+        values = json.loads(file.read_text())
+        del values["scores"]["meals"]["read_as"]
+        assert values["scores"]["meals"]["dev_rows"] is not None
+        values["scores"]["meals"]["dev"] = 2.0
+        file.write_text(json.dumps(values))
+    else:
+        file = place.data / "meals" / "task.toml"
+        assert 'metric = "accuracy"' in file.read_text()
+        file.write_text(file.read_text().replace('metric = "accuracy"', 'metric = "macro-f1"'))
+    there = dataclasses.replace(place)
+    score_across({record.run: {}}, ["meals"], there)
+    found, table = there.ledger.find(record.run), there.ledger.predictions(record.run, "meals")
+    assert found is not None
+    metric = there.task("meals").metric
+    assert metric == ("accuracy" if older else "macro-f1") == found.scores["meals"].metric
+    assert found.scores["meals"].dev == score(metric, table["prediction"].to_numpy(), table["label"].to_numpy())
+
+
+PAIRS = {"head": "cosine", "cosine_scale": "shifted"}
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        ({"tasks": {"pairs": {"head": "cosine", "cosine_scale": "clamped"}}}, True),
+        ({"tasks": {"pairs": {}}}, True),
+        ({"tasks": {"pairs": {"head": "cosine"}}, "tune": {"cosine_scale": ["shifted", "clamped"]}}, True),
+        ({"tasks": {"pairs": PAIRS | {"learning_rate": 1e-4}}}, False),
+        ({"tasks": {"pairs": {"head": "linear"}, "films": {"learning_rate": 1e-4}}}, False),
+    ],
+    ids=["scales differ", "one alone", "tuned", "trained otherwise", "runs of their own"],
+)
+def test_rows_that_share_a_run_read_it_by_one_cosine(other: dict[str, Any], refused: bool, place: Workspace) -> None:
+    rows = {"one": {"method": "full", "tasks": {"pairs": PAIRS}}, "two": {"method": "full", **other}}
+    values = {"methods": ["one", "two"], "reference": "one", "targets": ["films", "pairs"], "rows": rows}
+    recipe = {"encoding": "siamese", "epochs": 1}
+    dry_run(study(**values, recipe=recipe), place)
+    if refused:
+        with pytest.raises(PipelineError, match="cross_task: rows one and two share the run of films, but read it on"):
+            dry_run(study(**values, recipe=recipe, cross_task=True), place)
+    else:
+        dry_run(study(**values, recipe=recipe, cross_task=True), place)
 
 
 def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
