@@ -184,11 +184,28 @@ def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> lis
     mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
     mentions += [("scoring.tasks", task) for task in table(table(values.get("scoring")).get("tasks"))]
     own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
+    # A target may also stand apart from a task whose rows another one is given.
+    added = _extra_tasks(values)
+    for target, tasks in table(values.get("apart")).items():
+        mentions += [(f"apart.{target}", task) for task in listed(tasks) if task not in added]
     return [
         f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
         for key, task in mentions
         if known is not None and isinstance(task, str) and task not in own and task not in known
     ]
+
+
+def _extra_tasks(values: Mapping[str, Any]) -> list[Any]:
+    """The tasks whose rows some recipe adds to those of others."""
+    recipes: list[Any] = []
+    for prefix, part in parts(values).items():
+        grids = [part.get("tune")] if prefix else table(part.get("tune")).values()
+        tuned = (extra for grid in grids for extra in listed(table(grid).get("extra")))
+        recipes += [part.get("recipe"), *table(part.get("tasks")).values(), *({"extra": extra} for extra in tuned)]
+    names: list[Any] = []
+    for extra in (table(recipe).get("extra") for recipe in recipes):
+        names += (*table(extra), *(table(each).get("task") for each in listed(extra)))
+    return names
 
 
 def _tables(value: Any) -> dict[str, Table]:

@@ -1,11 +1,12 @@
 """Every mistake in a study that can be known before training, all reported at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import FORMS
+from pipeline.records.studies import Entry
 from pipeline.reporting.published import published_mistakes
 from pipeline.runs.build import same_head
 from pipeline.runs.request import RunRequest
@@ -36,7 +37,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     unknown = tuple(problems)
     problems += published_mistakes(study)
     study = study.with_task_names(lambda name: _name_of(name, workspace))
-    problems += (*_taken_although_apart(study, workspace), *_read_before(study, workspace))
+    problems += _read_before(study, workspace)
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
@@ -45,6 +46,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             sizes[task.name] = len(rows.train) + (len(rows.dev) if chosen_in_train else 0)
     cells = jobs_of(study, plan(study, sizes))
     jobs = in_order(cells.values())
+    problems += (*_named_although_apart(study), *_added_although_apart(study, cells, workspace))
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:
         if study.row(name).own and not all(study.fuses_own(name, t) for t in study.targets_of(name)):
@@ -86,20 +88,33 @@ def shared_texts(study: Study, workspace: Workspace) -> Iterator[str]:
                 yield f"{target.name} and {source} share text ({shared}); {use}."
 
 
-def _taken_although_apart(study: Study, workspace: Workspace) -> Iterator[str]:
+def _named_although_apart(study: Study) -> Iterator[str]:
     """Where a row names a task itself that ``apart`` keeps from its target: what it would take by itself, it leaves."""
     for name in study.methods:
         row = study.row(name)
         for target, apart in study.apart.items():
             if target not in study.targets_of(name):
                 continue
-            extra = [_name_of(source.task, workspace) for source in study.recipe_for(name, target).extra]
-            for key, taken in {"order": row.order or (), "after": row.after, "recipe.extra": extra}.items():
+            for key, taken in {"order": row.order or (), "after": row.after}.items():
                 for task in sorted({*apart} & {*taken}):
-                    yield (
-                        f"rows.{name}.{key}: takes {task} for {target}, which apart.{target} forbids: leave {task} out,"
-                        f" or {target} out of rows.{name}.targets"
-                    )
+                    yield _forbidden(f"rows.{name}.{key}: takes {task}", name, task, target)
+
+
+def _added_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
+    """Where such a task's rows are added to those of any task behind a row's model of the target."""
+    for cell, job in cells.items():
+        name, target = cell.line.row, cell.target
+        apart = study.apart.get(target, ())
+        for part in (part for each in in_order([job]) for part in each.parts) if apart else ():
+            extra = {_name_of(source.task, workspace) for source in part.recipe.extra}
+            is_own = part.task == target
+            for task in sorted({*apart} & extra):
+                what = f".recipe.extra: takes {task}" if is_own else f": takes {task} into the rows of {part.task}"
+                yield _forbidden(f"rows.{name}{what}", name, task, target)
+
+
+def _forbidden(what: str, row: str, task: str, target: str) -> str:
+    return f"{what} for {target}, which apart.{target} forbids: leave {task} out, or {target} out of rows.{row}.targets"
 
 
 def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:

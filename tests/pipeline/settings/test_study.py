@@ -53,6 +53,24 @@ def test_the_recipes_of_a_shipped_study_fit_its_tasks(name: str) -> None:
             assert None not in (recipe.encoding, recipe.pooling, recipe.head, recipe.epochs, recipe.learning_rate)
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"recipe": {"extra": {"mr": {}}}},
+        {"tasks": {"sts": {"extra": [{"task": "mr"}]}}},
+        {"rows": {"full": {"tasks": {"sts": {"extra": {"mr": {}}}}}}},
+        {"rows": {"full": {"tune": {"extra": [{"mr": {}}, {}]}}}},
+        {"tune": {"full": {"extra": [{}, {"mr": {}}]}}},
+        {"curve": {"recipe": {"extra": {"mr": {}}}}},
+    ],
+    ids=["recipe", "task", "row on a task", "tuned", "tuned by a method", "curve"],
+)
+def test_a_target_may_stand_apart_from_a_task_whose_rows_others_are_given(where: dict[str, Any]) -> None:
+    assert parse(apart={"sst": ["mr"]}, **where).apart == {"sst": ("mr",)}
+    with pytest.raises(PipelineError, match="'mr' is neither"):
+        parse(apart={"sst": ["mr"]})
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_study_survives_json(name: str) -> None:
     study = read_study(name, STUDIES, {})
@@ -501,6 +519,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows": {"full": {"targets": ["sst", "qoura"], "published": {"lmdr": "a"}}, "adapter": {"sources": ["x"]}},
             "curve": {"targets": ["tss"]},
             "published": {"report": "Xu", "table": "1", "tasks": {"sst": "ssst"}},
+            "apart": {"sst": ["sts", "mrr"]},
         },
         [
             "tasks: 'stts' is neither a target nor a source (sst, sts)",
@@ -509,6 +528,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.adapter.sources: 'x'",
             "curve.targets: 'tss'",
             "published.tasks: 'ssst'",
+            "apart.sst: 'mrr'",
         ],
     ),
     "a reference that is not compared": ({"reference": "fusion"}, ["reference: 'fusion' must be one of the methods"]),

@@ -307,6 +307,22 @@ def test_a_row_does_not_name_what_stands_apart_from_its_target(workspace: Worksp
     assert "rows.fine" not in message
 
 
+def test_nor_does_what_it_is_built_on_add_rows_of_such_a_task(workspace: Workspace, no_training: None) -> None:
+    """The adapter of meals is trained on rows of pairs, whatever is built on it."""
+    of = {"methods": ["fusion", "warm", "joint", "alone"], "targets": ["films", "meals"], "reference": "alone"}
+    rows = {
+        "warm": {"method": "adapter", "of": "adapter"},
+        "joint": {"method": "multitask", "targets": ["films"]},
+        "alone": {"method": "adapter"},
+    }
+    given = {"rows": rows, "tasks": {"meals": {"extra": {"pairs": {"scale": [0, 1]}}}}}
+    with pytest.raises(PipelineError) as caught:
+        dry_run(study(**of, **given, apart={"films": ["pairs"]}), workspace)
+    lines = [line for line in str(caught.value).splitlines() if "apart.films forbids" in line]
+    assert [line.split(":")[0].strip(" -") for line in lines] == ["rows.fusion", "rows.warm", "rows.joint"]
+    assert all(": takes pairs into the rows of meals for films, which" in line for line in lines)
+
+
 def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Workspace, tmp_path: Path) -> None:
     reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
     pretrain(["films"], tmp_path / "once", reading, workspace, seed=0, limit=32)
