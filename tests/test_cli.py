@@ -1,5 +1,6 @@
 """The command line: every mistake is one clear message and status 2; a killed command resumes where it was."""
 
+import errno
 import json
 import operator
 import os
@@ -135,20 +136,48 @@ def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: C
     assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 2, "to_do": 0, "seconds": 0.0}
 
 
+@pytest.mark.parametrize("where", ["here", "in a pool"])
 def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_mend(
-    places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In another process; in this one a bug ends the command with its traceback."""
+    """In this process and in another: it leaves a gap, and the runs after it are trained."""
+    seen: list[int] = []
 
-    def fail(_: TrainingRun) -> None:
-        raise PipelineError(str(carried_out(pickle.dumps(partial(operator.truediv, 1, 0))).error))
+    def fail(training: TrainingRun) -> None:
+        seen.append(training.request.seed)
+        if where == "in a pool":
+            raise PipelineError(str(carried_out(pickle.dumps(partial(operator.truediv, 1, 0))).error))
+        operator.truediv(1, 0)
 
     monkeypatch.setattr(TrainingRun, "get", fail)
     study = tmp_path / "tiny.toml"
-    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1]\n')
+    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n')
     status, _, error = run("compare", "--study", study, *places)
-    assert status == 1
-    assert "failed: a bug: ZeroDivisionError: division by zero" in error
+    assert (status, seen) == (1, [1, 2])
+    assert error.count("failed: a bug: ZeroDivisionError: division by zero") == 2
+    assert error.count("Traceback (most recent call last)") == 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=type)
+def test_a_full_disk_and_an_interrupt_end_a_study(
+    error: BaseException, places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def fail(training: TrainingRun) -> None:
+        seen.append(training.request.seed)
+        raise error
+
+    monkeypatch.setattr(TrainingRun, "get", fail)
+    study = tmp_path / "tiny.toml"
+    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n')
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            run("compare", "--study", study, *places)
+    else:
+        status, _, message = run("compare", "--study", study, *places)
+        assert (status, "the disk is full" in message) == (2, True)
+    assert seen == [1]
 
 
 def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(

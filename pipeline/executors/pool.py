@@ -62,9 +62,9 @@ def carried_out(work: bytes) -> Outcome:
         if (reason := refusal(error)) is not None:
             where = f"{error.filename}: " if error.filename is not None else ""
             return Outcome(error=PipelineError(f"{where}{reason}"))
-        return _bug(error)
+        return Outcome(error=bug(error))
     except Exception as error:
-        return _bug(error)
+        return Outcome(error=bug(error))
 
 
 def lost(times: int, why: str) -> PipelineError:
@@ -75,6 +75,7 @@ def lost(times: int, why: str) -> PipelineError:
     )
 
 
-def _bug(error: Exception) -> Outcome:
+def bug(error: Exception) -> PipelineError:
+    """The error of a cell that was ended by ``error``, which is being handled; its traceback goes to standard error."""
     traceback.print_exc()
-    return Outcome(error=PipelineError(f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)"))
+    return PipelineError(f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from pipeline.executors.pool import Outcome, Pool
+from pipeline.executors.pool import Outcome, Pool, bug
 from pipeline.records.ledger import RunBusy
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
@@ -27,7 +27,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.memory import free_host_bytes
-from pipeline.training.process_group import on_main_process
+from pipeline.training.process_group import on_main_process, process_count
 from pipeline.training.progress import console
 from stages.compare.ensembles import EnsembleRun
 from stages.compare.estimate import Estimate
@@ -308,6 +308,12 @@ class Jobs:
             return run
         except PipelineError as error:
             self._known.outcomes[job] = error
+        except OSError:  # whatever the machine refuses it would refuse the next run too, as where the disk is full
+            raise
+        except Exception as error:
+            if process_count() > 1:  # the processes that train together would wait for this one
+                raise
+            self._known.outcomes[job] = bug(error)
         self._tell(job)
         return None
 
