@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipeline.settings.grid import point_text, points
-from pipeline.settings.recipe import Recipe, layered, table
+from pipeline.settings.recipe import Recipe, has_key, layered, table
 from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import shortened
 
@@ -122,7 +122,12 @@ def _grid_mistakes(where: str, row: Table) -> list[str]:
         return [f"{where}.grid: {size} cells are too many for one study (most {_MOST_CELLS}): leave values out"]
     if isinstance(published, list | tuple) and len(published) != size:
         return [f"{where}.published: {len(published)} names for {size} cells of the grid"]
-    return []
+    return [
+        f"{where}.grid.{key}: tasks.{task} has it, which is over the grid there: leave it out of one of them"
+        for key in grid
+        for task, recipe in _tables(row.get("tasks")).items()
+        if has_key(layered(recipe), key)
+    ]
 
 
 def _cells(name: str, row: Table, grid: Table) -> Table:

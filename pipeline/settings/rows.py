@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.settings.fields import RowName, TaskName, no_repeats
 from pipeline.settings.grid import Grid, points
-from pipeline.settings.recipe import Recipe, Trainable, has_key, layered
+from pipeline.settings.recipe import Recipe, Trainable, has_key, layered, table
 
 Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion", "ensemble"]
 JoinedBy = Literal["mean", "weighted", "vote"]
@@ -175,7 +175,7 @@ class Row(BaseModel):
         """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
         yield from self._key_mistakes()
         yield from self._member_mistakes(rows)
-        yield from self._trainable_mistakes()
+        yield from self._recipe_mistakes()
         yield from self._base_mistakes(rows)
         yield from self._variant_mistakes(rows)
         yield from self._own_mistakes(rows)
@@ -208,10 +208,22 @@ class Row(BaseModel):
             if getattr(self, key):
                 yield f"{key}: an ensemble trains nothing"
 
-    def _trainable_mistakes(self) -> Iterator[str]:
+    def _recipe_mistakes(self) -> Iterator[str]:
+        """What a recipe of the row's own says, and its method would leave out or replace."""
+        for where, recipe in (("recipe", self.recipe), *((f"tasks.{task}", own) for task, own in self.tasks.items())):
+            trainable, rule = recipe.get("trainable"), table(layered(recipe).get("merge")).get("rule")
+            for mistake in self._unlike_the_method([trainable], [rule]):
+                yield f"{where}: {mistake}"
+
+    def _unlike_the_method(self, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
+        """What is wrong with these values of ``trainable`` and ``merge``; None stands for one that is not given."""
         trains = TRAITS[self.method].trains
-        if self.recipe.get("trainable", trains[0]) not in trains:
-            yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
+        if any(value is not None and value not in trains for value in trainable):
+            yield f"a row of {self.method} trains {' or '.join(trains)}"
+        if self.method == "merge" and "none" in rules:
+            yield "a row of merge merges by mean or ties: leave merge = 'none' out"
+        if self.method != "merge" and any(rule not in (None, "none") for rule in rules):
+            yield "only a row of merge merges adapters: leave merge out"
 
     def _base_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if not self.of:
@@ -257,8 +269,8 @@ class Row(BaseModel):
         for key in grid:
             if has_key(own, key):
                 yield f"{key}: the row's recipe has it: leave it out of one of them (tune = {{}} tunes nothing)"
-        base, trains = layered(shared, self.recipe), TRAITS[self.method].trains
+        base = layered(shared, self.recipe)
         problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}
         yield from (problem for problem in problems if problem not in Recipe.problems(base))
-        if not set(map(str, grid.get("trainable", ()))) <= set(trains):
-            yield f"trainable: a row of {self.method} trains {' or '.join(trains)}"
+        yield from (f"trainable: {mistake}" for mistake in self._unlike_the_method(grid.get("trainable", ()), ()))
+        yield from (f"merge: {mistake}" for mistake in self._unlike_the_method((), grid.get("merge", ())))

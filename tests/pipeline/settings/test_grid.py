@@ -45,6 +45,14 @@ def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
         ({"grid": {"epochs": [2, 0]}}, "rows.sweep-2.recipe: epochs: Input should be greater"),
         ({"grid": {"eponchs": [2]}}, "rows.sweep-1.recipe: eponchs"),
         ({"grid": {"epochs": [10**5000]}}, "rows.sweep-1.recipe: epochs: Input should be less"),
+        (
+            {"grid": {"head_dropout": [0.1, 0.3]}, "tasks": {"sts": {"epochs": 2}, "sst": {"head_dropout": 0.2}}},
+            "rows.sweep.grid.head_dropout: tasks.sst has it, which is over the grid there: leave it out of one of them",
+        ),
+        (
+            {"grid": {"pal_size": [12, 24]}, "tasks": {"sst": {"pal": {"size": 12}}}},
+            "rows.sweep.grid.pal_size: tasks.sst has it",
+        ),
         ({"grid": {"epochs": [2]}, "recipe": 3}, "rows.sweep.recipe: Input should be a valid dictionary"),
         ({"grid": {"epochs": [2]}, "published": 3}, "rows.sweep-1.published: write a name, a list of names"),
         ({"grid": {"epochs": [2, 3]}, "published": ["a"]}, "rows.sweep.published: 1 names for 2 cells"),

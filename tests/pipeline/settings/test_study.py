@@ -536,6 +536,23 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"methods": ["full", "sequential"], "reference": "sequential"},
         ["reference: 'sequential' must be one of the methods, and not sequential"],
     ),
+    "what a method would replace without a word": (
+        {
+            "methods": ["full", "a", "m", "merge"],
+            "rows": {
+                "a": {"method": "adapter", "tasks": {"sst": {"trainable": "full"}, "sts": {"epochs": 2}}},
+                "m": {"method": "adapter", "recipe": {"merge": "ties"}, "tasks": {"sst": {"merge": {"rule": "mean"}}}},
+                "merge": {"recipe": {"merge": "none"}, "tasks": {"sst": {"merge": "ties"}}},
+                "full": {"recipe": {"merge": "none"}},
+            },
+        },
+        [
+            "rows.a.tasks.sst: a row of adapter trains adapter",
+            "rows.m.recipe: only a row of merge merges adapters: leave merge out",
+            "rows.m.tasks.sst: only a row of merge merges adapters: leave merge out",
+            "rows.merge.recipe: a row of merge merges by mean or ties: leave merge = 'none' out",
+        ],
+    ),
     "mistakes in recipes": (
         {
             "rows": {

@@ -110,6 +110,7 @@ def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
         ({"tune": {"bottleneck": [8, "wide"]}}, "rows.full.tune.bottleneck: Input should be a valid integer"),
         ({"tune": {"encoding": ["cross"], "head": ["cosine"]}}, "rows.full.tune.head: 'cosine' compares"),
         ({"tune": {"trainable": ["full", "fusion"]}}, "rows.full.tune.trainable: a row of full trains full or"),
+        ({"tune": {"merge": ["mean", "ties"]}}, "rows.full.tune.merge: only a row of merge merges adapters"),
         ({"tune": {"epochs": list(range(1, 202))}}, "rows.full.tune: 201 trials are too many (most 200)"),
         ({"tune": {"epochs": [2]}, "recipe": {"epochs": 3}}, "rows.full.tune.epochs: the row's recipe has it"),
         (
