@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from pipeline.reporting.main_table import cost_sentences, main_table, main_verdi
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import paired_difference
+from pipeline.stats.paired import Shared, mean_difference, paired_difference
 from pipeline.system.errors import PipelineError
-from tests.pipeline.reporting.synthetic import ROWS, Synthetic, labels_of, make, predictions_of
+from tests.pipeline.reporting.synthetic import ROWS, Synthetic, labels_of, make, predictions_of, whole_study
 
 
 def table_of(study: Synthetic) -> Table:
@@ -126,6 +127,37 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs
     assert {key for key in verdicts if key[1] is not None} == set(singles)
     for key, single in singles.items():  # one of a family that the means over targets count among
         assert verdicts[key] == single
+
+
+def check_mean(runs: StudyRuns, row: str, shared: Shared) -> None:
+    """The verdict on the mean over the targets is that for what the runs of a seed share, and for nothing else."""
+    verdicts = main_verdicts(runs)
+    pairs = [(runs.cell(row, target), runs.cell("full", target), target) for target in runs.study.targets]
+    parts = [part for pair in pairs if (part := runs.difference(*pair)) is not None]
+    means = {of: mean_difference(parts, of) for of in get_args(Shared)}
+    tests = {of: mean.comparison(len(verdicts)) for of, mean in means.items() if mean is not None}
+    own = tests.pop(shared)
+    assert verdicts[(Line(row), None), None] == own and own not in tests.values()
+
+
+def test_fusions_on_the_adapters_of_their_seed_share_sources(runs: StudyRuns) -> None:
+    check_mean(runs, "fusion", "sources")
+
+
+def test_sources_that_are_the_same_for_all_seeds_move_nothing_together(tmp_path: Path) -> None:
+    study = whole_study(tmp_path, source_seed=7)
+    check_mean(StudyRuns(study.result, study.ledger), "fusion", "nothing")
+
+
+def test_a_joint_run_moves_all_targets_together(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "mr"], seeds=[1, 2, 3])
+    for seed, quality in ((1, 0.4), (2, 0.6), (3, 0.8)):  # a bad and a good seed, on both
+        other = predictions_of("mr", quality, ("multitask", seed))
+        joint = study.record("multitask", "sst", seed, quality, others={"mr": (other, None)})
+        for target in ("sst", "mr"):
+            study.serve(joint, "multitask", target)
+            study.add("full", target, seed, 0.5)
+    check_mean(StudyRuns(study.result, study.ledger), "multitask", "runs")
 
 
 def test_what_is_far_better_is_called_so_and_the_small_print_says_how_sure_it_is(whole: Synthetic) -> None:

@@ -1,9 +1,11 @@
 """A fusion is held against the best row of each kind, which the test rows do not choose."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
 from pipeline.reporting.opponents import (
     OPPONENTS,
@@ -14,7 +16,7 @@ from pipeline.reporting.opponents import (
     opponents_table,
 )
 from pipeline.reporting.runs import StudyRuns
-from pipeline.stats.paired import mean_difference
+from pipeline.stats.paired import Shared, mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 WARM = {"warm": {"method": "adapter", "of": "adapter"}}
@@ -84,6 +86,34 @@ def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
         assert cells["sst"].verdict is None and runs.title(duel.best["sst"]) in cells["sst"].detail
         assert duel.comparison == mean_difference([*duel.parts.values()]).comparison(len(table.rows))
         assert cells["mean"].verdict == duel.comparison.verdict == "better"
+
+
+@pytest.mark.parametrize(("source_seed", "shared"), [(None, "sources"), (7, "nothing")])
+def test_the_mean_reckons_with_adapters_that_both_targets_of_a_seed_share(
+    source_seed: int | None, shared: Shared, tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {} if source_seed is None else {"source_seed": source_seed}
+    study = make(
+        tmp_path,
+        methods=["full", "fusion"],
+        targets=["sst", "mr"],
+        scoring="half",
+        seeds=[1, 2],
+        sources=["imdb"],
+        **keys,
+    )
+    for seed in (1, 2):
+        adapter = study.record("adapter", "imdb", seed)
+        for target in ("sst", "mr"):
+            study.add("full", target, seed, 0.5)
+            source = SourceRun(task="imdb", run=adapter.run, digest="a" * 64)
+            study.add("fusion", target, seed, 0.5 + seed / 10, sources=(source,))
+    of_leading = duels(runs_of(study))
+    assert {duel.kind for duel in of_leading} == {"the target alone", "the best row without fusion"}
+    for duel in of_leading:
+        means = {of: mean_difference([*duel.parts.values()], of) for of in ("sources", "nothing")}
+        tests = {of: mean.comparison(len(of_leading)) for of, mean in means.items() if mean is not None}
+        assert duel.comparison == tests.pop(shared) and duel.comparison not in tests.values()
 
 
 def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None:
