@@ -12,7 +12,7 @@ from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
 from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
-from pipeline.runs.gates import choose_gates
+from pipeline.runs.gates import PROBED_ROWS, choose_gates
 from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
 
@@ -33,12 +33,14 @@ class Site:
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
-    """``choose_gates`` where a probe explains what ``worth`` says of the open gates, give or take ``noise``."""
+    """``choose_gates`` where a probe explains what ``worth`` says of the open gates, give or take ``noise``, and
+    ``on_few`` more where it reads only the rows by which others are added."""
 
     def chosen(
         worth: Callable[[Mapping[str, float]], float],
         rows: int = 40,
         noise: float = 0.01,
+        on_few: float = 0.0,
         warm: bool = False,
         read: list[tuple[int, int]] | None = None,
     ) -> dict[str, float]:
@@ -52,7 +54,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         def probe(features: Mapping[str, float], _: object, table: pd.DataFrame) -> np.ndarray:
             if read is not None:
                 read.append((len(features), len(table)))
-            return worth(features) + noise * spread[min(len(features), 1), : len(table)]
+            explained = worth(features) + (on_few if len(table) == PROBED_ROWS else 0.0)
+            return explained + noise * spread[min(len(features), 1), : len(table)]
 
         monkeypatch.setattr(gates, "probe", probe)
         accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
@@ -104,6 +107,27 @@ def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
     again = [(1, beside)] if beside < first else []
     assert others[: len(again)] == again
     assert {count for _, count in others[len(again) :]} == {beside}
+
+
+def test_what_the_first_explains_of_fewer_rows_is_what_others_have_to_beat(
+    choose: Callable[..., dict[str, float]],
+) -> None:
+    """0.4 of 2,000 rows and 0.5 of 512, of which another beside it explains 0.45."""
+    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.35}
+    assert choose(lambda open_gates: worth.get(tuple(open_gates), 0.0), rows=2000, on_few=0.1) == {"a": 1.0}
+
+
+@pytest.mark.parametrize(("name", "is_tried"), [("e", True), ("f", False)])
+def test_beside_the_first_the_four_are_tried_that_are_best_alone(
+    name: str, is_tried: bool, choose: Callable[..., dict[str, float]]
+) -> None:
+    """What each adds beside others is not known before."""
+    alone = dict(zip(SOURCES, (0.4, 0.3, 0.2, 0.1, 0.05, 0.01), strict=True))
+
+    def worth(open_gates: Mapping[str, float]) -> float:
+        return 0.9 if {"a", name} <= open_gates.keys() else max((alone[each] for each in open_gates), default=0.0)
+
+    assert choose(worth) == ({"a": 1.0, name: 1.0} if is_tried else {"a": 1.0})
 
 
 def test_a_source_that_half_of_the_rows_do_not_show_to_help_is_taken(choose: Callable[..., dict[str, float]]) -> None:
