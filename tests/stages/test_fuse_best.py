@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs import agreement, initial, ranking, training_run
-from pipeline.runs.gates import choose_gates
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -109,6 +108,33 @@ def test_unasked_those_that_help_are_fused_each_with_its_gate(
     assert [source.task for source in manifest.sources] == ["meals"]
 
 
+def test_beside_a_warm_start_sources_join_a_model_that_is_there(
+    stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = quick("fusion", epochs=1, own_adapter="warm", gate_start="probe", bottleneck=32)
+    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
+    assert record.anchor == "meals"
+    assert "; variance explained: the warm start " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sources", [None, "best:2"])
+def test_gates_are_tried_for_no_more_sources_than_may_be(
+    sources: str | None,
+    stocked: Workspace,
+    quick: Quick,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(initial, "MOST_SOURCES", 1)
+    recipe = quick("fusion", epochs=1, gate_start="probe")
+    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1, sources=sources).record
+    assert [source.task for source in record.sources] == ["meals"]
+    printed = capsys.readouterr().err
+    assert "explain, by source on 96 training rows: meals " in printed and "; fused: meals\n" in printed
+    assert "films: gates start at meals 1; " in printed
+
+
 def test_a_ranking_is_compared_with_what_each_source_came_to(
     stocked: Workspace,
     quick: Quick,
@@ -166,15 +192,22 @@ def interrupted(*_: object, **__: object) -> None:
 def test_choosing_counts_as_the_runs_time(
     stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def slow(*arguments: object) -> dict[str, float]:
-        time.sleep(3)
-        return choose_gates(*arguments)  # type: ignore[arg-type]
+    """But not as training's, nor does making the model count."""
+    now, late = time.perf_counter, [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now() + late[0])
 
-    monkeypatch.setattr(initial, "choose_gates", slow)
-    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1).record
-    assert record.cost.seconds > 3
-    examples = 96 / record.cost.examples_per_second
-    assert examples < 3, "training alone would have taken as long"
+    def takes(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*arguments: Any) -> Any:
+            late[0] += seconds
+            return function(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(initial, "choose_gates", takes(1_000, initial.choose_gates))
+    monkeypatch.setattr(initial, "build_for_training", takes(10_000, initial.build_for_training))
+    cost = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1).record.cost
+    assert 1_000 < cost.seconds < 2_000
+    assert 96 / cost.examples_per_second < 1_000
 
 
 @pytest.mark.parametrize(
