@@ -75,10 +75,13 @@ def verb(tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def need_all(root: Path) -> None:
-    """Let the store, a study and an ensemble need the second run, the ensemble the first too."""
+    """Let the store, a study and an ensemble need the second run, the ensemble the first too; the study has tried the
+    later run."""
     save(Store(root / "store"), SECOND)
     study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
-    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=SECOND) for seed in (1, 2))
+    entries = tuple(
+        Entry(method="adapter", target="sst", seed=seed, run=SECOND, trials=(SECOND, LATER)) for seed in (1, 2)
+    )
     result = StudyResult(study=study, backbone="nano", entries=entries)
     (root / "reports/few").mkdir(parents=True)
     write_json(root / "reports/few/study.json", result.model_dump(mode="json"))
@@ -113,6 +116,11 @@ def test_a_list_is_filtered_and_sorted(options: list[str], expected: list[str], 
     assert [line.split()[0] for line in out[:-1]] == (["run", *expected] if expected else ["no"])
     for run in listed["runs"]:
         assert run["bytes"] == size_of(ledger.folder(run["run"]))
+
+
+def test_what_a_study_shows_or_tried_is_not_listed_as_unused(verb: Run, ledger: Ledger, tmp_path: Path) -> None:
+    need_all(tmp_path)
+    assert [run["run"] for run in json.loads(verb("runs", "list", "--unused", "--json")[1][-1])["runs"]] == [ALONE]
 
 
 def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, ledger: Ledger) -> None:
@@ -201,6 +209,26 @@ def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledge
     assert back["difference"] == -score["test"]["difference"]
 
 
+def test_the_tests_on_several_tasks_are_corrected_for_one_another(verb: Run, ledger: Ledger) -> None:
+    """Of two joint runs."""
+    tables = {"sst": answers(1), "sts": answers(2)}
+    right = {task: table.assign(prediction=LABELS) for task, table in tables.items()}
+    joint = [
+        record(each * 12, seed=seed, kind="multitask", scores=dict.fromkeys(tables, OWN))
+        for seed, each in enumerate("ef")
+    ]
+    for each, predictions in zip(joint, (tables, right), strict=True):
+        ledger.finish(each, CURVE, predictions)
+    scores = json.loads(verb("runs", "compare", *(each.run for each in joint), "--json")[1][-1])["scores"]
+    assert [score["task"] for score in scores] == ["sst", "sts"]
+    for score in scores:
+        ours, theirs = (ledger.predictions(each.run, score["task"])["prediction"].to_numpy() for each in joint)
+        test = paired_difference("accuracy", [ours], [theirs], LABELS).comparison(2)
+        assert test.p_value < 1  # or the correction would not show
+        assert score["test"]["p_value"] == pytest.approx(test.p_value)
+        assert score["test"]["interval"] == pytest.approx(test.interval)
+
+
 def test_runs_that_were_scored_on_other_rows_or_tasks_are_not_paired(verb: Run, ledger: Ledger) -> None:
     (score,) = json.loads(verb("runs", "compare", FIRST, ALONE, "--json")[1][-1])["scores"]
     assert (score["test"], score["why_untested"]) == (None, "they were scored on different rows")
@@ -219,6 +247,7 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     for runs, needed in (
         ([FIRST], [f"sequential of sst {LATER} builds on it", "ensemble:both fails"]),
         ([SECOND, ALONE], [f"{SECOND} still predicts", "report --study few fails", "ensemble:both fails"]),
+        ([LATER], [f"run {LATER}: report --study few fails"]),  # a trial
     ):
         status, out, error = verb("runs", "remove", *runs)
         assert (status, out) == (2, [])
@@ -352,7 +381,7 @@ def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: P
     assert (parts["checkpoints"], parts["kept weights"]) == ((2, 2000), (1, 3000))
     assert sum(parts[name][1] for name in ("runs", "checkpoints", "kept weights")) == size_of(ledger.root)
     spare = {each["what"]: (each["names"], each["bytes"]) for each in found["may_go"]}
-    assert spare["runs that nothing needs"][0] == [LATER, ALONE]
+    assert spare["runs that nothing needs"][0] == [ALONE]
     assert spare["unfinished runs"] == (["e" * 12], 1000)
     assert spare["checkpoints of finished runs"] == ([FIRST], 1000)
     assert spare["half-written files of killed commands"][1] == 70
