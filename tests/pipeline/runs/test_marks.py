@@ -8,17 +8,125 @@ from typing import Any
 
 import pytest
 
-from pipeline.runs.identity import CORRECTIONS, Facts
+from pipeline.data.tasks import find_task
+from pipeline.runs.identity import CORRECTIONS, Correction, Facts
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Method
+from pipeline.settings.resolve import resolve
+from pipeline.settings.rows import TRAITS, Method
 from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
-MARKS = ("gates", "probed", "below", "norms")
+ADAPTERS: Any = ("one",)
+
+
+def facts(
+    kind: Method,
+    settings: dict[str, Any] | None = None,
+    *,
+    start: str | None = None,
+    family: str = "bert",
+    rows: int = 96,
+    **request: Any,
+) -> Facts:
+    """Those of a run on pairs; ``start`` is the kind of the run that it continues."""
+    task = find_task("sts")
+    recipe = Recipe.parse({"trainable": TRAITS[kind].trains[0], **(settings or {})}, "test")
+    begun: Any = None if start is None else SimpleNamespace(kind=start)
+    asked = RunRequest.single(kind, task, recipe, 0, start=begun, **request)
+    return Facts(asked, resolve(recipe, task, "fp32", joint=kind == "multitask"), family, rows)
+
+
+COSINE = {"head": "cosine", "encoding": "siamese"}
+PREFIXES = {"adapter": "prefix-tuning", "drop_layers": "0"}
+NORMS = {"drop_layers": "0", "train_layernorm": True}
 GATED = {"fusion": "gated", "own_adapter": "none"}
+PROBED = {"fusion": "gated", "gate_start": "probe"}
+
+CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
+    "probe": (
+        [
+            facts("adapter", COSINE, adapters=ADAPTERS),
+            facts("fusion", {**COSINE, **PROBED}, adapters=ADAPTERS),
+            facts("fusion", {**COSINE, "own_adapter": "warm", "gate_start": "even"}, adapters=ADAPTERS),
+        ],
+        [
+            facts("adapter", COSINE),
+            facts("adapter", COSINE, adapters=ADAPTERS, in_turn=True),
+            facts("adapter", {"encoding": "siamese", "head": "difference"}, adapters=ADAPTERS),
+            facts("fusion", {**COSINE, **GATED}, adapters=ADAPTERS),
+            facts("merge", COSINE, adapters=ADAPTERS),
+        ],
+    ),
+    "ascent": (
+        [facts("full", {"smart": 1.0}), facts("adapter", {"smart": 0.1, "smart_direction": "reference"})],
+        [facts("full"), facts("full", {"smart": 1.0, "smart_direction": "gradient"})],
+    ),
+    "head": (
+        [
+            facts("sequential", start="full"),
+            facts("multitask", start="full"),
+            facts("adapter", adapters=ADAPTERS),
+            facts("adapter", adapters=ADAPTERS, in_turn=True),
+            facts("fusion", {"own_adapter": "warm"}, adapters=ADAPTERS),
+        ],
+        [
+            facts("full"),
+            facts("full", start="frozen"),  # it goes on with that head
+            facts("adapter"),
+            facts("fusion", adapters=ADAPTERS),
+            facts("merge", adapters=ADAPTERS),
+        ],
+    ),
+    "heads": (
+        [facts("multitask", start="full")],
+        [facts("multitask"), facts("sequential", start="full")],
+    ),
+    "gates": (
+        [facts("fusion", {**GATED, "gate": "vector"})],
+        [
+            facts("fusion", {**GATED, "gate": "scalar"}),
+            facts("fusion", {"fusion": "anchored"}),
+            facts("fusion", {"fusion": "standard"}),
+        ],
+    ),
+    "probed": (
+        [facts("fusion", PROBED, adapters=ADAPTERS, rows=513)],
+        [
+            facts("fusion", PROBED, adapters=ADAPTERS, rows=512),
+            facts("fusion", PROBED, rows=513),
+            facts("fusion", {**PROBED, "gate_start": "even"}, adapters=ADAPTERS, rows=5000),
+            facts("fusion", {"fusion": "standard"}, adapters=ADAPTERS, rows=5000),
+        ],
+    ),
+    "below": (
+        [facts("adapter", PREFIXES), facts("adapter", {**PREFIXES, "adapter": "unipelt"})],
+        [
+            facts("adapter", {**PREFIXES, "drop_layers": "1"}),
+            facts("adapter", {"adapter": "prefix-tuning"}),
+            facts("adapter", {**PREFIXES, "adapter": "houlsby"}),
+        ],
+    ),
+    "norms": (
+        [facts("adapter", NORMS, family="modernbert")],
+        [
+            facts("adapter", NORMS),
+            facts("adapter", {"train_layernorm": True}, family="modernbert"),
+            facts("adapter", {"drop_layers": "0"}, family="modernbert"),
+        ],
+    ),
+}
+"""By correction runs that it concerns, and others that are nearly so."""
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda correction: correction.key)
+def test_only_what_trains_otherwise_is_marked(correction: Correction) -> None:
+    concerned, others = CASES[correction.key]
+    assert concerned and others
+    assert [correction.concerns(each) for each in concerned] == [True] * len(concerned)
+    assert [correction.concerns(each) for each in others] == [False] * len(others)
 
 
 @pytest.mark.parametrize(
@@ -26,16 +134,12 @@ GATED = {"fusion": "gated", "own_adapter": "none"}
     [
         ("fusion", {**GATED, "gate": "vector"}, {"gates": "without decay"}),
         ("fusion", {**GATED, "gate": "scalar"}, {}),
-        ("fusion", {"fusion": "anchored"}, {}),
-        ("adapter", {"adapter": "prefix-tuning", "drop_layers": "0"}, {"below": "frozen"}),
-        ("adapter", {"adapter": "unipelt", "drop_layers": "0"}, {"below": "frozen"}),
-        ("adapter", {"adapter": "prefix-tuning", "drop_layers": "1"}, {}),
+        ("adapter", PREFIXES, {"below": "frozen"}),
         ("adapter", {"adapter": "prefix-tuning"}, {}),
-        ("adapter", {"adapter": "houlsby", "drop_layers": "0", "train_layernorm": True}, {}),
     ],
     ids=str,
 )
-def test_only_what_trains_otherwise_is_marked(
+def test_the_identity_of_a_run_holds_its_marks(
     trainable: str, settings: dict[str, Any], expected: dict[str, str], workspace: Workspace, quick: Quick
 ) -> None:
     assert marks(workspace, quick(trainable, **settings)) == expected
@@ -43,30 +147,11 @@ def test_only_what_trains_otherwise_is_marked(
 
 def test_modernberts_last_norm_is_marked(workspace: Workspace, quick: Quick, tmp_path: Path) -> None:
     modern = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "modern", "modernbert")))
-    assert marks(modern, quick("adapter", drop_layers="0", train_layernorm=True)) == {"norms": "last"}
+    assert marks(modern, quick("adapter", **NORMS)) == {"norms": "last"}
     assert marks(modern, quick("adapter", train_layernorm=True)) == {}
 
 
 def marks(workspace: Workspace, recipe: Recipe) -> dict[str, str]:
     kind: Method = "fusion" if recipe.trainable == "fusion" else "adapter"
     identity = TrainingRun(RunRequest.single(kind, workspace.task("films"), recipe, 0), workspace).identity
-    return {mark: identity[mark] for mark in MARKS if mark in identity}
-
-
-@pytest.mark.parametrize(
-    ("settings", "rows", "marked"),
-    [
-        ({"fusion": "gated", "gate_start": "probe"}, 512, False),
-        ({"fusion": "gated", "gate_start": "probe"}, 513, True),
-        ({"fusion": "gated", "gate_start": "even"}, 5000, False),
-        ({"fusion": "standard"}, 5000, False),
-    ],
-    ids=str,
-)
-def test_gates_that_were_chosen_on_a_part_of_the_rows_are_marked(
-    settings: dict[str, Any], rows: int, marked: bool, quick: Quick
-) -> None:
-    request: Any = SimpleNamespace(adapters=("one",))
-    facts = Facts(request, quick("fusion", **settings), "bert", rows)
-    (correction,) = (each for each in CORRECTIONS if each.key == "probed")
-    assert correction.concerns(facts) is marked
+    return {each.key: identity[each.key] for each in CORRECTIONS if each.key in identity}
