@@ -92,6 +92,17 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             facts("fusion", {"fusion": "standard"}),
         ],
     ),
+    "l2_sp": (
+        [
+            facts("fusion", {**GATED, "l2_sp": 0.1}),
+            facts("fusion", {"fusion": "standard", "l2_sp": 0.1}),
+        ],
+        [
+            facts("fusion", {"fusion": "anchored", "l2_sp": 0.1}),
+            facts("fusion", GATED),
+            facts("full", {"l2_sp": 0.1}),
+        ],
+    ),
     "probed": (
         [facts("fusion", PROBED, adapters=ADAPTERS, rows=513)],
         [
