@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -161,6 +164,28 @@ def test_what_is_wrong_is_said_and_then_mended(show: Callable[..., Page]) -> Non
     assert page.locator("#cut").inner_text() == "Cut: the text has 42 tokens, and the model reads 24."
     ask(page, FILM)
     assert not page.locator("#cut").is_visible()
+
+
+def test_an_answer_is_shown_without_those_of_a_task_that_is_gone(browser: Browser, shop: Shop, tmp_path: Path) -> None:
+    """The page has listed it before."""
+    store = shop.copied(tmp_path).store_root
+    app = make_app(StoreShelf.open(store, "meals", None, "fp32"), Limits(poll=0.05))
+    with served(app) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(address)
+        page.locator("#model option").first.wait_for(state="attached")
+        ask(page, FILM, model="meals")
+        assert cells(page, "#others")[0][0] == "films"
+        for kind in ("fusions", "adapters"):
+            shutil.rmtree(store / kind / "films")
+        while "films" in httpx.get(f"{address}/models").text:
+            time.sleep(0.05)
+        shown = page.locator("#answer").inner_text()
+        ask(page, FILM, model="meals")
+        assert page.locator("#answer").is_visible() and page.locator("#answer").inner_text() == shown
+        for part in ("#others-part", "#error"):
+            assert not page.locator(part).is_visible()
 
 
 def test_a_text_that_is_html_stays_a_text_and_the_policy_stops_scripts(show: Callable[..., Page], address: str) -> None:
