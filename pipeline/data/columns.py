@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
 from pipeline.data.labels import FEW, MOST_CLASSES, class_names, oddly_written
-from pipeline.data.texts import is_broken
+from pipeline.data.texts import count_words, is_broken
 from pipeline.system.errors import PipelineError
 
 _TEXT_NAMES = (
@@ -202,9 +202,9 @@ def _names_rows(column: pd.Series) -> bool:
 
 
 def mean_words(column: pd.Series) -> float:
-    """Words of a mean text; 0 if most values are no text."""
+    """Words of a mean text, as :func:`count_words` counts them; 0 if most values are no text."""
     texts = [value for value in column if isinstance(value, str) and value.strip() and np.isnan(as_number(value))]
     filled = sum(not is_blank(value) for value in column)
     if len(texts) * 2 <= filled:
         return 0.0
-    return sum(len(text.split()) for text in texts) / len(texts)
+    return sum(map(count_words, texts)) / len(texts)

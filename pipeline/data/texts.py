@@ -8,11 +8,22 @@ from pipeline.system.errors import PipelineError, shortened
 
 BROKEN = "invalid Unicode (an unpaired surrogate), which no encoding can write"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Thai, Lao, Tibetan, Burmese, Khmer; kana; Chinese characters; kana of half width; rare Chinese characters.
+_UNSPACED = (
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def same_form(text: str) -> str:
     """``text`` in one Unicode form and without white space around it, as names are compared."""
     return unicodedata.normalize("NFC", text).strip()
+
+
+def count_words(text: str) -> int:
+    """The words of ``text``; where a script has no spaces between words, its characters."""
+    return len(text.split()) if text.isascii() else len(_WORD.findall(text))
 
 
 def is_broken(value: Any) -> bool:

@@ -117,6 +117,22 @@ def test_long_texts_raise_max_length() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "\u8fd9\u90e8\u7535\u5f71\u5f88\u597d\u3002",
+        "\u3053\u306e\u6620\u753b\u306f\u826f\u3044",
+        "\u0e2b\u0e19\u0e31\u0e07\u0e14\u0e35",
+    ],
+    ids=["Chinese", "Japanese", "Thai"],
+)
+@pytest.mark.parametrize(("characters", "max_length"), [(50, 128), (150, 256), (900, 512)])
+def test_characters_count_where_a_script_has_no_spaces(text: str, characters: int, max_length: int) -> None:
+    rows = table(message=[f"{row}{(text * characters)[:characters]}" for row in range(SIZE)])
+    assert proposed(rows).max_length == max_length
+    assert proposed(rows.rename(columns={"message": "\u5185\u5bb9"})).columns.text == ("\u5185\u5bb9",)
+
+
+@pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
         (table(queue=["x"]), {}, "fewer than two different labels in 40 rows"),
