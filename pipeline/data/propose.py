@@ -164,8 +164,8 @@ def _why_no_id(column: pd.Series) -> str | None:
     """Why the values of a column cannot name the rows, of which the first is row 1; None if they can."""
     first: dict[str, int] = {}
     for row, value in enumerate(column, start=1):
-        name = as_label(value) if isinstance(value, str | int | np.integer) else None
-        if name is None or is_broken(name):
+        name = str(value).strip() if isinstance(value, str | int | np.integer) else ""
+        if not name or is_broken(name):
             return f"row {row} has none that is a text or a whole number"
         if name in first:
             return f"rows {first[name]} and {row} have the same, {shortened(name)}"

@@ -71,6 +71,14 @@ def test_a_pair_in_the_other_order_is_another_text() -> None:
     assert proposed(rows).dropped == {}
 
 
+@pytest.mark.parametrize("first", [12345678901234567, "12345678901234567", "1", 10**30])
+def test_long_numbers_name_the_rows(first: Any) -> None:
+    """As floating-point numbers some are equal."""
+    names = [*(int(first) + row for row in range(SIZE - 1)), f"{first}.0"]
+    ids = [str(name) if isinstance(first, str) else name for name in names]
+    assert proposed(table(id=ids)).rows["id"].tolist() == list(map(str, names))
+
+
 def test_ids_of_the_file_are_kept_if_they_name_the_rows() -> None:
     assert proposed(table(id=[f"r{row}" for row in range(SIZE)])).rows["id"].iloc[3] == "r3"
     assert proposed(table(id=["same"])).rows["id"].iloc[3] == "3"
@@ -80,6 +88,7 @@ def test_ids_of_the_file_are_kept_if_they_name_the_rows() -> None:
     ("ids", "why"),
     [
         (["a", "b", "a", *map(str, range(SIZE - 3))], "rows 1 and 3 have the same, 'a'"),
+        ([7, "b", " 7", *map(str, range(100, SIZE + 97))], "rows 1 and 3 have the same, '7'"),
         (["a", None, *map(str, range(SIZE - 2))], "row 2 has none that is a text or a whole number"),
     ],
 )
