@@ -51,11 +51,16 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; on success flush the file there to disk and rename it onto ``path``."""
+    """Yield a temporary path; on success flush the file there to disk and rename it onto ``path``.
+
+    A file that it replaces hands on its permissions: whoever made it private wants its next version private too.
+    """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
         yield temporary
         _complete(temporary, staging)
+        with suppress(FileNotFoundError):  # it replaces nothing
+            temporary.chmod(target.stat().st_mode & 0o777)
         temporary.replace(target)
         _flush(target.parent)
 

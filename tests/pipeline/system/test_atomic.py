@@ -307,6 +307,18 @@ def test_what_a_library_writes_for_its_owner_alone_comes_out_as_the_umask_allows
     }
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o244, 0o755])
+def test_a_replaced_file_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    (tmp_path / "file").chmod(mode)
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        write_text(tmp_path / name, f"new by {name}")
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    (tmp_path / "file").chmod(0o600)
+    assert (tmp_path / "file").read_text() == "new by link"
+
+
 def test_a_link_keeps_pointing_at_what_is_replaced(tmp_path: Path) -> None:
     fill(tmp_path / "elsewhere" / "folder", "old")
     for name in ("folder", "file"):
