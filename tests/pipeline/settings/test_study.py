@@ -71,6 +71,21 @@ def test_a_target_may_stand_apart_from_a_task_whose_rows_others_are_given(where:
         parse(apart={"sst": ["mr"]})
 
 
+@pytest.mark.parametrize(
+    ("name", "methods", "reference"),
+    [
+        ("wang-2024-schedules", ["baseline", "simultaneous"], "simultaneous"),
+        ("wang-2024", ["concat", "dropout-10"], "dropout-10-1"),
+        ("default", ["sequential", "full"], "full"),
+        ("default", ["sequential", "adapter", "fusion"], "adapter"),
+    ],
+)
+def test_the_first_row_that_is_not_sequential_is_the_reference_whatever_it_is_called(
+    name: str, methods: list[str], reference: str
+) -> None:
+    assert read_study(name, STUDIES, {"methods": methods}).reference == reference
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_study_survives_json(name: str) -> None:
     study = read_study(name, STUDIES, {})
