@@ -4,13 +4,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from pipeline.data.tasks import Name
 from pipeline.system.errors import shortened
 
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("write a number, not true or false")
+    return value
+
+
+# pydantic takes true for 1.
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Real = Annotated[float, BeforeValidator(_no_bool)]
+
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
-Rows = Annotated[int, Field(ge=1, le=10**9)]
+Rows = Annotated[Whole, Field(ge=1, le=10**9)]
 
 
 def _renamed(task: str, info: ValidationInfo) -> str:

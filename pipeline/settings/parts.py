@@ -6,13 +6,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from pipeline.data.tasks import Name
+from pipeline.settings.fields import Real, Whole
 from pipeline.settings.layers import parse_layers
 
 # No use comes near these bounds, and nothing computed from numbers within them overflows.
-Count = Annotated[int, Field(le=10**6)]
-Number = Annotated[float, Field(le=1e38)]  # what fp32 can hold
-Width = Annotated[int, Field(le=2**16)]
-Tokens = Annotated[int, Field(le=8192)]
+Count = Annotated[Whole, Field(le=10**6)]
+Number = Annotated[Real, Field(le=1e38)]  # what fp32 can hold
+Width = Annotated[Whole, Field(le=2**16)]
+Tokens = Annotated[Whole, Field(le=8192)]
 
 FusionForm = Literal["gated", "anchored", "standard"]
 Gate = Literal["token", "scalar", "vector", "matrix"]
@@ -104,7 +105,7 @@ class Merge(RecipePart):
     flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
 
     rule: MergeRule = Field("none", description="mean: of weights; ties: of what training changed (Yadav et al. 2023)")
-    density: float = Field(0.2, gt=0, le=1, description="share of each adapter's changes, the largest, that is merged")
+    density: Real = Field(0.2, gt=0, le=1, description="share of each adapter's changes, the largest, that is merged")
     scale: Number = Field(1.0, gt=0, description="lambda, the factor of the merged changes")
     train: bool = Field(False, description="train the merged adapter and its head further")
 
@@ -148,7 +149,7 @@ class Gated(RecipePart):
         description="a gate for each token, or fixed ones: a number, one for each feature, or a number plus a matrix",
     )
     rank: Width | None = Field(None, ge=1, description="rank of that matrix; unset: full")
-    start: Annotated[float, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
+    start: Annotated[Real, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
         None,
         description="gate of each source at the start: a number; even: 2 / sources, at most 1; probe: the sources and"
         " gates with which a linear probe reads the target best, and no other sources; unset: probe with a fresh own"
@@ -207,7 +208,7 @@ class Pretrained(RecipePart):
     learning_rate: Number | None = Field(
         None, gt=0, description="peak learning rate of pretrained weights; unset: learning_rate"
     )
-    layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a layer over that of the one above")
+    layer_decay: Real = Field(1.0, gt=0, le=1, description="rate of a layer over that of the one above")
     embedding_learning_rate: Number | None = Field(
         None, gt=0, description="peak learning rate of embeddings; unset: that of a layer below the lowest"
     )

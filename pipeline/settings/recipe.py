@@ -22,6 +22,7 @@ from pydantic import (
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings import parts
+from pipeline.settings.fields import Real
 from pipeline.settings.parts import Count, FusionForm, Number, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
@@ -78,7 +79,7 @@ class Recipe(RecipePart):
     class_weights: ClassWeights = Field(
         "none", description="balanced: all classes count alike in the loss, however many training rows each has"
     )
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
+    label_smoothing: Real = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
     max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
     pairs: parts.Pairs = parts.Pairs()
@@ -96,9 +97,9 @@ class Recipe(RecipePart):
     gated: parts.Gated = parts.Gated()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
-    head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on what the head reads; not of a cosine")
-    vector_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also below a cosine")
-    hidden_dropout: float | None = Field(
+    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on what the head reads; not of a cosine")
+    vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also below a cosine")
+    hidden_dropout: Real | None = Field(
         None, ge=0, lt=1, description="dropout in the backbone, except on attention; unset: the backbone's own"
     )
 
@@ -116,8 +117,8 @@ class Recipe(RecipePart):
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
     weight_decay: Number = Field(0.01, ge=0, description="AdamW's, not of biases and LayerNorms")
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient")
-    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient")
+    adam_beta1: Real = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient")
+    adam_beta2: Real = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient")
     adam_epsilon: Number = Field(1e-8, gt=0, description="AdamW's, added to the root of the mean squared gradient")
     adam_correction: AdamCorrection = Field(
         "moments",
@@ -126,7 +127,7 @@ class Recipe(RecipePart):
     schedule: Schedule = Field(
         "linear", description="rates after warm-up: linear to zero; noam: inverse square root of steps; constant"
     )
-    warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
+    warmup_ratio: Real = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
     evaluations: Count | None = Field(

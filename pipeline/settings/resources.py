@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from pipeline.settings.fields import Real, Whole
+
 ExecutorName = Literal["local", "ray", "slurm"]
 
 
@@ -12,11 +14,11 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cpus: int = Field(1, ge=1, le=4096, description="cores, and threads of torch")
-    gpus: float = Field(0, ge=0, le=64, description="a share of one (0.25: four cells on a GPU), or several whole ones")
-    memory_gb: float | None = Field(None, gt=0, le=10**5, description="main memory in GiB; not set: not counted")
-    retries: int = Field(3, ge=0, le=1000, description="how often a cell is resumed elsewhere whose worker is lost")
-    minutes: int = Field(60 * 24, ge=1, le=60 * 24 * 365, description="slurm: time limit; a cell resumes after it")
+    cpus: Whole = Field(1, ge=1, le=4096, description="cores, and threads of torch")
+    gpus: Real = Field(0, ge=0, le=64, description="a share of one (0.25: four cells on a GPU), or several whole ones")
+    memory_gb: Real | None = Field(None, gt=0, le=10**5, description="main memory in GiB; not set: not counted")
+    retries: Whole = Field(3, ge=0, le=1000, description="how often a cell is resumed elsewhere whose worker is lost")
+    minutes: Whole = Field(60 * 24, ge=1, le=60 * 24 * 365, description="slurm: time limit; a cell resumes after it")
     partition: str | None = Field(None, min_length=1, max_length=200, description="slurm: where to queue")
 
     @field_validator("gpus")

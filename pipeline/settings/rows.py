@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.settings.fields import RowName, TaskName, no_repeats
+from pipeline.settings.fields import RowName, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid, points
 from pipeline.settings.recipe import Recipe, Trainable, has_key, layered, table
 
@@ -85,7 +85,7 @@ class Row(BaseModel):
         description="ensemble: mean of predictions, best first, while dev does not fall; weighted: the same with"
         " repetition; vote: most frequent class, or median score, of the best",
     )
-    most: Annotated[int, Field(ge=1, le=100)] | None = Field(
+    most: Annotated[Whole, Field(ge=1, le=100)] | None = Field(
         None, description="ensemble: members at most; unset: 5 for vote, else all"
     )
     own: tuple[RowName, ...] = Field(

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline.settings.fields import RowName, Rows, TaskName, no_repeats
+from pipeline.settings.fields import Real, RowName, Rows, TaskName, Whole, no_repeats
 
 ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
@@ -38,9 +38,9 @@ class ScoredRows(BaseModel):
 
     rows: ScoredOn = Field("dev", description="which rows are scored")
     tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
-    share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
+    share: Real = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
     size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
+    seed: Whole = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline.settings.fields import RowName, Rows, TaskName, no_repeats
+from pipeline.settings.fields import RowName, Rows, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid
 from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
 from pipeline.settings.recipe import Recipe, layered, table
@@ -19,7 +19,7 @@ from pipeline.settings.sections import Curve, Published, ScoredRows
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 _FOLDERS = ("runs", "ensembles")
 """What else stands in ``--reports``, beside a folder for each study."""
 _NAMED = 4
