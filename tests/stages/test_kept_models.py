@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.data.tasks import find_task
-from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.records.store import MANIFEST, Artifact, SourceRun, Store
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -113,6 +113,19 @@ def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(tmp_
     new = save(store, STS, dev=0.8, meaning=task.meaning)
     assert best_model("sst", "auto", workspace, task) == new
     assert best_model("sst", "auto", workspace) == old  # what the task is now is not known
+
+
+@pytest.mark.parametrize(("is_changed", "used"), [(False, FUSED), (True, SST)])
+def test_a_fusion_is_used_only_over_what_its_adapters_held(is_changed: bool, used: str, tmp_path: Path) -> None:
+    """As where another machine has trained an adapter of the same name, which came out otherwise."""
+    store, workspace = Store(tmp_path / "store"), Workspace("", None, tmp_path / "store", tmp_path / "reports")
+    save(store, SST, dev=0.5)
+    source = save(store, STS, "sts").manifest
+    if is_changed:
+        assert save(store, STS, "sts", width=7).manifest.digest != source.digest
+    fused = (SourceRun(task="sts", run=STS, digest=source.digest),)
+    save(store, FUSED, kind="fusion", dev=0.9, sources=fused)
+    assert best_model("sst", "auto", workspace).manifest.run == used
 
 
 def test_of_a_kind_that_was_not_trained_again_the_old_model_is_taken_and_refused_where_it_is_restored(

@@ -43,6 +43,13 @@ def test_the_confusion_matrix_counts_every_example_of_every_seed(report: Report,
         right = own[own["label"] == own["prediction"]]["examples"].sum() / (2 * ROWS)
         assert right == pytest.approx(np.mean([scored.value for scored in runs.cell(label, "sst")]))
         assert set(own["label"]) == set(CLASSES)
+        assert own.groupby("label")["share_of_label"].sum().to_numpy() == pytest.approx(1)
+        # Which of the two is the label is not to be mixed up.
+        predicted = pd.concat(runs.predictions(scored.record.run, "sst") for scored in runs.cell(label, "sst"))
+        wrong = int(((predicted["label"] == 0) & (predicted["prediction"] == 4)).sum())
+        back = int(((predicted["label"] == 4) & (predicted["prediction"] == 0)).sum())
+        cells = own.set_index(["label", "prediction"])["examples"]
+        assert (cells["awful", "great"], cells["great", "awful"]) == (wrong, back) and wrong != back
 
 
 def test_the_scatter_marks_the_example_with_the_largest_error(report: Report, folder: Path) -> None:
