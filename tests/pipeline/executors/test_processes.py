@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pipeline.executors.pool import Outcome, Pool
-from pipeline.executors.processes import processes
+from pipeline.executors.processes import _Processes, processes
 from pipeline.system.process import cores
 from tests.pipeline.executors.cells import full_disk, once_killed, printing, refuse
 
@@ -64,6 +64,27 @@ def test_workers_share_the_cores(given: str | None, monkeypatch: pytest.MonkeyPa
     with processes(2) as pool:
         (outcome,) = outcomes(pool, partial(os.getenv, "OMP_NUM_THREADS"))
     assert outcome.value == (given or str(max(1, cores() // 2)))
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "expected"),
+    [
+        (None, 2, ["0", "1", "0"]),
+        ("4,6", 2, ["4", "6", "4"]),  # those that the user leaves visible, by their own names
+        ("GPU-a,GPU-b,GPU-c", 3, ["GPU-a", "GPU-b", "GPU-c"]),
+        ("5", 1, ["5", "5", "5"]),
+        (None, 1, [None, None, None]),
+        (None, 0, [None, None, None]),
+    ],
+)
+def test_each_worker_sees_one_gpu_of_several(
+    visible: str | None, gpus: int, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    pool = _Processes(3, 0, gpus)
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in pool._environments] == expected
 
 
 def test_a_cell_that_runs_when_the_pool_is_closed_is_interrupted(tmp_path: Path) -> None:

@@ -1,24 +1,29 @@
 """compare --jobs: several processes give what one gives, whichever of them is killed, interrupted or fails."""
 
+import pickle
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pipeline.executors.choice import executor_of
+from pipeline.executors.pool import Outcome
 from pipeline.executors.processes import processes
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.resources import ExecutorName, Resources
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
+from stages.compare import jobs as study_jobs
 from stages.compare.compare import compare
 from tests import forked
 from tests.forked import Forked
 from tests.runs import final_numbers
+from tests.stages.compare import small
 from tests.stages.compare.commands import arguments, wait_for_a_checkpoint
 
 Command = Callable[..., tuple[int, str, str]]
@@ -104,17 +109,48 @@ def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
 
 
 def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"name": "small", "methods": ["frozen"], "targets": ["films"], "seeds": [0], "recipe": {"epochs": 1}}
-    small = Study.parse(values, "test")
-    result, _ = compare(small, workspace)
+    heads = small.study(methods=["frozen"])
+    result, _ = compare(heads, workspace)
 
     def none() -> None:
         pytest.fail("opened")
 
-    assert compare(small, workspace, executor=none)[0] == result  # type: ignore[arg-type]
+    assert compare(heads, workspace, executor=none)[0] == result  # type: ignore[arg-type]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="leave accelerate launch out"):
-        compare(small, workspace, executor=lambda: processes(2))
+        compare(heads, workspace, executor=lambda: processes(2))
+
+
+class Refusing:
+    """A pool that carries out nothing and keeps what it was given."""
+
+    def __init__(self, shares_memory: bool) -> None:
+        self.at_once, self.places, self.shares_memory = 2, "", shares_memory
+        self.caches: list[float] = []
+        self._started: list[int] = []
+
+    def start(self, number: int, title: str, work: bytes) -> None:
+        self.caches.append(pickle.loads(work).workspace.cache_gb)
+        self._started.append(number)
+
+    def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
+        started, self._started = self._started, []
+        return [(number, Outcome(error=PipelineError("not here"))) for number in started]
+
+
+@pytest.mark.parametrize(
+    ("cache", "shares_memory", "expected"), [(3.0, True, 2.0), (1.0, True, 1.0), (3.0, False, 3.0)]
+)
+def test_cells_that_share_memory_share_half_of_what_is_free_for_their_caches(
+    cache: float, shares_memory: bool, expected: float, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 of 8 GB each where two run at once, and never more than was asked for."""
+    monkeypatch.setattr(study_jobs, "free_host_bytes", lambda: 2**33)
+    pool = Refusing(shares_memory)
+    two = small.study(methods=["frozen"], targets=["films", "meals"])
+    result, _ = compare(two, replace(workspace, cache_gb=cache), executor=lambda: nullcontext(pool))
+    assert [entry.error for entry in result.entries] == ["not here", "not here"]
+    assert pool.caches == [expected, expected]
 
 
 @pytest.mark.parametrize(
