@@ -23,6 +23,7 @@ from pipeline.executors.pool import Outcome, Pool, lost
 from pipeline.settings.resources import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
+from pipeline.training.memory import free_host_bytes
 
 _GIB = 2**30
 _ENDING_SECONDS = 30.0
@@ -53,7 +54,7 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would end without a word
             signal.signal(number, handler)
-    pool = _Ray(resources, jobs)
+    pool = _Ray(resources, jobs, is_here=address is None)
     try:
         yield pool
     finally:
@@ -76,10 +77,9 @@ def _no_cluster(address: str, why: str) -> PipelineError:
 
 
 class _Ray:
-    shares_memory = False
-
-    def __init__(self, resources: Resources, jobs: int | None) -> None:
-        self._resources, self._jobs = resources, jobs
+    def __init__(self, resources: Resources, jobs: int | None, is_here: bool) -> None:
+        """Args: is_here: whether the cluster is this machine alone."""
+        self._resources, self._jobs, self._is_here = resources, jobs, is_here
         memory = {} if resources.memory_gb is None else {"memory": int(resources.memory_gb * _GIB)}
         self._needs = {"CPU": float(resources.cpus), "GPU": resources.gpus, **memory}
         self._task = ray.remote(
@@ -101,6 +101,14 @@ class _Ray:
         # One always: a cell that waits for room makes a cluster grow that can.
         room = max(1, sum(self._room(node) for node in ray.nodes() if node["Alive"]))
         return room if self._jobs is None else min(room, self._jobs)
+
+    @property
+    def memory_gb(self) -> float | None:
+        given = self._resources.memory_gb
+        if not self._is_here:
+            return given
+        share = free_host_bytes() / _GIB / self.at_once
+        return share if given is None else min(given, share)
 
     def _room(self, node: dict[str, Any]) -> int:
         """How many cells fit on a node."""

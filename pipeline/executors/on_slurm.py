@@ -86,10 +86,8 @@ class _Requeued:
 
 
 class _Slurm:
-    shares_memory = False
-
     def __init__(self, resources: Resources, folder: Path, jobs: int | None, cluster: str) -> None:
-        self.places, self._resources = "", resources
+        self.places, self.memory_gb, self._resources = "", resources.memory_gb, resources
         # An array bounds its own cells alone, and cells that become ready later are another array.
         most = jobs or (1 if cluster == "local" else _MOST_AT_ONCE)  # Slurm has queues of its own
         self.at_once = min(most, _MOST_AT_ONCE)

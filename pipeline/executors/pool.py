@@ -36,8 +36,8 @@ class Pool(Protocol):
         """How many cells can run at the same time now, at least one."""
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether the cells that run at the same time share this machine's memory."""
+    def memory_gb(self) -> float | None:
+        """The main memory in GiB that each of the cells that run at the same time has now; None: not known."""
 
     def start(self, number: int, title: str, work: bytes) -> None:
         """Begin to carry out a cell: ``work`` is a pickled function without arguments."""

@@ -17,6 +17,7 @@ from pipeline.executors.pool import Outcome, Pool, lost
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
 from pipeline.training.devices import on_gpu
+from pipeline.training.memory import free_host_bytes
 from pipeline.training.progress import console
 
 _ENDING_SECONDS = 60.0
@@ -107,7 +108,7 @@ _Event = tuple[int, _Worker, Outcome | None]
 
 class _Processes:
     def __init__(self, jobs: int, retries: int, gpus: int) -> None:
-        self.at_once, self.places, self.shares_memory, self._retries = jobs, "", True, retries
+        self.at_once, self.places, self._retries = jobs, "", retries
         threads = str(max(1, cores() // jobs))
         self._environments = [{**dict.fromkeys(_THREADS, threads), **os.environ} for _ in range(jobs)]
         if gpus > 1:
@@ -119,6 +120,10 @@ class _Processes:
         self._waiting: list[tuple[int, bytes]] = []
         self._work: dict[int, bytes] = {}
         self._losses: dict[int, int] = {}
+
+    @property
+    def memory_gb(self) -> float:
+        return free_host_bytes() / 2**30 / self.at_once
 
     def start(self, number: int, title: str, work: bytes) -> None:
         self._work[number] = work

@@ -26,7 +26,6 @@ from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
-from pipeline.training.memory import free_host_bytes
 from pipeline.training.process_group import on_main_process, process_count
 from pipeline.training.progress import console
 from stages.compare.ensembles import EnsembleRun
@@ -230,9 +229,8 @@ class Jobs:
         self._tidy()
         numbers = {job: number for number, job in enumerate(self.jobs)}
         workspace = self.workspace
-        if pool.shares_memory:  # half of what is free is for caches; the rest for models and their training
-            share = free_host_bytes() / 2**31 / pool.at_once
-            workspace = replace(workspace, cache_gb=min(workspace.cache_gb, share))
+        if (memory := pool.memory_gb) is not None:  # half of it is for caches; the rest for models and their training
+            workspace = replace(workspace, cache_gb=min(workspace.cache_gb, memory / 2))
         running: dict[int, Job] = {}
         elsewhere: dict[Job, Ended] = {}
         places = ""
