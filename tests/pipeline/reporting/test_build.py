@@ -62,7 +62,18 @@ def test_every_run_that_a_cell_names_has_its_record_and_curve(report: Report) ->
     assert set(report.results["run"]) <= set(report.records)
 
 
-def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic) -> None:
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that read texts and tables alone: drawing takes most of a report's time."""
+    monkeypatch.setattr(figures, "FIGURES", ())
+
+
+ONE_OF_EACH_KIND = (figures.forest, figures.pareto, figures.learning_curves, figures.forgetting_map, figures.scatters)
+"""Intervals, labelled points, lines, a heat map, and density."""
+
+
+def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FIGURES", ONE_OF_EACH_KIND)
     folder = own.reports / own.study.name
     folder.mkdir()
     (folder / "study.json").write_text(own.result.model_dump_json())
@@ -74,7 +85,7 @@ def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic) -> 
     first, second = written(), written()
     assert list(first) == list(second)
     assert {"index.html", "results.csv", "tables.md", "tables.tex", "tables/main.csv"} <= set(first)
-    assert "figures/pareto.svg" in first
+    assert {"figures/pareto.svg", "figures/pareto.png", "figures/scatter-sts.svg"} <= set(first)
 
     def dateless(page: bytes) -> str:
         return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?( UTC)?", "", page.decode())
@@ -83,6 +94,7 @@ def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic) -> 
     assert [name for name in first if first[name] != second[name]] == []
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_compare_that_ends_before_the_report_is_written_is_in_it(
     own: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +126,7 @@ def test_a_damaged_study_is_told(own: Synthetic) -> None:
 # Summary.
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_verdict_has_three_sentences_that_follow_from_the_tests(tmp_path: Path) -> None:
     study = whole_study(tmp_path, scoring="half")
     report, runs = build_report(study.result, study.ledger, tmp_path / "out"), StudyRuns(study.result, study.ledger)
@@ -147,6 +160,7 @@ def many_rows(folder: Path) -> Report:
     return build_report(study.result, study.ledger, folder / "out")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -> None:
     report = many_rows(tmp_path)
     overview, cost = report.verdict
@@ -166,11 +180,13 @@ def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -
     assert same.count(", row (") == 3
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
     best = [row["method"].text for row in rows_of(many_rows(tmp_path), "main") if row["sst (accuracy)"].best]
     assert best == ["higher, row"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) -> None:
     study = make(tmp_path, targets=["sst", "sts"])
     for target, quality in (("sst", 0.6), ("sts", 1.5)):
@@ -185,6 +201,7 @@ def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) ->
 # Notes.
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     study = make(tmp_path, seeds=[1, 2])
     study.add("full", "sst", 1)
@@ -265,6 +282,7 @@ def test_what_no_interval_covers_is_told_where_there_are_intervals_over_seeds(
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
     """On a target: more epochs over fewer rows elsewhere are as many steps."""
     study = make(tmp_path, targets=["sst", "mr"])
@@ -293,6 +311,7 @@ def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
         ({"trainable": "full", "smart": 1.0}, {"trainable": "full"}, {"smart": ["1.0", "0.0"]}),
     ],
 )
+@pytest.mark.usefixtures("no_figures")
 def test_only_settings_with_an_effect_are_told(
     row: dict[str, Any], other: dict[str, Any], expected: dict[str, list[str]] | None, tmp_path: Path
 ) -> None:
@@ -307,6 +326,7 @@ def test_only_settings_with_an_effect_are_told(
     assert {key: [line[key].text for line in settings] for key in settings[0] if key != "method"} == expected
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_model_of_several_tasks_has_a_recipe_for_each(tmp_path: Path) -> None:
     study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
     for target in ("sst", "sts"):
@@ -321,6 +341,7 @@ def test_a_model_of_several_tasks_has_a_recipe_for_each(tmp_path: Path) -> None:
     assert settings[1]["encoding"].text == "- (sst); siamese (sts)"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_that_only_scores_has_no_epochs(tmp_path: Path) -> None:
     study = make(tmp_path, methods=["full", "frozen"])
     study.add("full", "sst", 1)
@@ -329,6 +350,7 @@ def test_a_run_that_only_scores_has_no_epochs(tmp_path: Path) -> None:
     assert [row["epochs"].text for row in main] == ["4", "0"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_where_a_backbone_stands_on_this_machine_is_not_told(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add("full", "sst", 1)
@@ -380,6 +402,7 @@ def test_published_numbers_stand_beside_ours(report: Report, runs: StudyRuns) ->
     assert (setting["sst, training rows"]["Xu"].text, setting["sst, training rows"]["ours"].text) == ("8,544", "1,000")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_several_published_tables_stand_each_for_itself(tmp_path: Path) -> None:
     source = {"report": "LiuShen", "table": ["Table 10", "Table 11"], "tasks": {"sst": "sst"}}
     study = make(tmp_path, rows={"full": {"published": ["annealed", "default"]}}, published=source)
@@ -491,6 +514,7 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: p
         assert numbers[0] == numbers[1], figure
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
     study = make(tmp_path, targets=["sst", "sts"], scoring={"rows": "test", "tasks": {"sts": "train"}})
     for target in ("sst", "sts"):
@@ -502,6 +526,7 @@ def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
     assert told.endswith("trained on (sts).")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Path) -> None:
     study = make(tmp_path, targets=["sst", "mr"])
     for target in ("sst", "mr"):
@@ -528,6 +553,7 @@ def test_a_record_says_what_computed_it(tmp_path: Path, provenance: dict[str, An
     assert record.hardware == hardware
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_runs_of_one_kind_need_no_note(tmp_path: Path) -> None:
     study = make(tmp_path)
     for seed in (1, 2):
