@@ -70,7 +70,8 @@ def read_parquet(file: Path) -> pd.DataFrame:
     for position, dtype in enumerate(table.dtypes):
         values = table.iloc[:, position]
         if getattr(dtype, "na_value", None) is pd.NA and values.hasnans:
-            table.isetitem(position, values.astype(object).where(values.notna(), None).array)
+            objects: Any = values.astype(object).where(values.notna(), None)  # Any: pandas-stubs leaves out Series here
+            table.isetitem(position, objects)
     return table
 
 
