@@ -15,12 +15,11 @@ from pipeline.training.process_group import process_count
 @cache
 def provenance() -> dict[str, Any]:
     """The commit of this code and whether it was changed, versions, hardware."""
-    here = Path(__file__).parent
-    commit = _git(here, "rev-parse", "HEAD")
+    commit, dirty = commit_of(Path(__file__).parent)
     return {
         "pipeline": VERSION,
         "commit": commit,
-        "dirty": bool(_git(here, "status", "--porcelain")) if commit else None,
+        "dirty": dirty,
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "adapters")},
         "platform": platform.platform(),
@@ -28,6 +27,17 @@ def provenance() -> dict[str, Any]:
         "processor": processor(),
         "processes": process_count(),
     }
+
+
+def commit_of(folder: Path) -> tuple[str | None, bool | None]:
+    """The commit that a folder's files are of, and whether a file of that repository was changed since.
+
+    Files that git does not track change nothing. Both are None where it tracks none of the folder's, as in an
+    environment that lies within a checkout.
+    """
+    if not _git(folder, "ls-files", "."):
+        return None, None
+    return _git(folder, "rev-parse", "HEAD"), bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -1,0 +1,30 @@
+"""A run's record names the commit of the code that made it."""
+
+import subprocess
+from pathlib import Path
+
+from pipeline.runs.provenance import commit_of
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=A", "-c", "user.email=a@b.example")
+    done = subprocess.run(["git", "-C", folder, *who, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_commit_is_that_of_the_code_and_only_tracked_files_change_it(tmp_path: Path) -> None:
+    package, installed = tmp_path / "package", tmp_path / ".venv/site-packages/package"
+    for folder in (package, installed):
+        folder.mkdir(parents=True)
+        (folder / "module.py").write_text("x = 1")
+    assert commit_of(package) == (None, None)  # no repository
+    git(tmp_path, "init")
+    (tmp_path / ".gitignore").write_text(".venv")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    (package / "notes.log").write_text("untracked")
+    assert commit_of(package) == (head, False)
+    assert commit_of(installed) == (None, None)  # not what this repository holds
+    (package / "module.py").write_text("x = 2")
+    assert commit_of(package) == (head, True)
