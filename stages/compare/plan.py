@@ -146,17 +146,19 @@ def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
     known: dict[Job, Job] = {}
 
     @cache
-    def seeded(job: Job, seed: int, target: str) -> Job:
-        # What other tasks give may be given once, as if it came from a hub.
-        others = seed if study.source_seed is None else study.source_seed
-        needs = tuple(seeded(need, seed if need.is_of(target) else others, target) for need in job.needs)
-        of_trials = seed if study.tune_on == "each seed" else study.seeds[0]
-        trials = tuple(seeded(trial, of_trials, target) for trial in job.trials)
+    def seeded(job: Job, seed: int, own: int, target: str) -> Job:
+        # What other tasks give may be given once, as if it came from a hub; runs on the target have its ``own`` seed.
+        others = own if study.source_seed is None else study.source_seed
+        needs = tuple(seeded(need, own if need.is_of(target) else others, own, target) for need in job.needs)
+        of_trials = (seed, own) if study.tune_on == "each seed" else (study.seeds[0], study.seeds[0])
+        trials = tuple(seeded(trial, *of_trials, target) for trial in job.trials)
         # Equal jobs of several targets are one object.
         made = replace(job, needs=needs, seed=seed, trials=trials)
         return known.setdefault(made, made)
 
-    return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed, cell.target) for cell in cells}
+    return {
+        cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed, cell.seed, cell.target) for cell in cells
+    }
 
 
 def job_of(study: Study, cell: Entry) -> Job:

@@ -92,14 +92,19 @@ def test_what_a_source_is_built_on_is_neither_the_target_nor_apart_from_it() -> 
 
 def test_the_target_has_each_seed_wherever_it_stands_in_a_turn() -> None:
     rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
-    of = study(methods=["full", "in-turn"], rows=rows, seeds=[1, 2], source_seed=7)
+    targets = ["imdb", "sts", "sst"]
+    of = study(methods=["full", "in-turn"], targets=targets, sources=[], rows=rows, seeds=[1, 2], source_seed=7)
     jobs = {(cell.target, cell.seed): job for cell, job in jobs_of(of, plan(of)).items() if cell.method == "in-turn"}
     seeds = {}
     for (target, seed), last in jobs.items():
         (before,) = last.needs
         (first,) = before.needs
         seeds[target, seed] = (first.seed, before.seed, last.seed)
-    assert seeds == {("sst", 1): (7, 7, 1), ("sst", 2): (7, 7, 2), ("sts", 1): (7, 1, 1), ("sts", 2): (7, 2, 2)}
+    assert seeds == {
+        **{("sst", seed): (7, 7, seed) for seed in (1, 2)},
+        **{("sts", seed): (7, seed, seed) for seed in (1, 2)},
+        **{("imdb", seed): (seed, 7, seed) for seed in (1, 2)},
+    }
 
 
 def test_a_model_goes_through_the_named_tasks_in_their_order_before_each_target() -> None:
