@@ -17,9 +17,9 @@ class PrefixCache:
     """Outputs of :meth:`TransferModel.prefix_output` for the inputs of one split, at most ``max_bytes`` of memory.
 
     All are computed in one pass, in batches of similar length, when the first is needed. Which ones are kept depends on
-    the split and the bound alone: the shortest. A resumed run therefore reads the same bits as one that was never
-    stopped, although a product may differ in its last bits with the shape of its batch. Each of several processes keeps
-    them all, because it meets other rows every epoch.
+    the split and the bound alone: the shortest. Under the same bound a resumed run therefore reads the same bits as one
+    that was never stopped, although a product may differ in its last bits with the shape of its batch. Each of several
+    processes keeps them all, because it meets other rows every epoch.
     """
 
     def __init__(
