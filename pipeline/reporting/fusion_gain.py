@@ -18,7 +18,7 @@ from pipeline.stats.paired import Comparison, Difference
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter that a fusion reads and that can answer the fusion's target."""
+    """An adapter that a fusion reads and whose score on the fusion's target is known: its own, or a possible anchor."""
 
     task: str
     run: str
@@ -41,7 +41,7 @@ class FusionGain:
     starts: list[float | None]
     """The scores before any step; None where the start was not scored."""
     best: list[Adapter | None]
-    """On the target, of those that the fusion reads."""
+    """Of those that the fusion reads and whose scores on the target are known."""
     over_start: float | None
     over_best: float | None
     starts_kept: int

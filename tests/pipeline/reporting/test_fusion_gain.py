@@ -110,6 +110,9 @@ def test_another_tasks_adapter_that_is_best_is_compared_with_but_not_tested(tmp_
     assert (cell.verdict, cell.detail) == (None, "not tested")
     assert cell.sort == pytest.approx(StudyRuns(study.result, study.ledger).cell("fusion", "sst")[0].value - 0.57)
     assert "(not tested)" in sentence
+    assert any(
+        "; of an anchored fusion also those of tasks with the same labels, one of which" in note for note in notes
+    )
     assert not any("Marks" in note for note in notes)
 
 
