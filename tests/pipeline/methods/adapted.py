@@ -21,12 +21,19 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
 
 IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+WHOLE = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+PADDED = {
+    "input_ids": torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0)),
+    "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long(),
+}
+"""Four inputs of 27 tokens in all."""
 
 
-def hidden(encoder: PreTrainedModel) -> Tensor:
+def hidden(encoder: PreTrainedModel, inputs: Mapping[str, Tensor] = WHOLE) -> Tensor:
+    """Its last hidden states, (B, T, d), without dropout."""
     encoder.eval()
     with torch.no_grad():
-        return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
+        return encoder(**inputs).last_hidden_state
 
 
 def trainable(encoder: nn.Module) -> int:
@@ -41,14 +48,16 @@ def save_adapter(encoder: PreTrainedModel, name: str, folder: Path) -> None:
     METHODS["houlsby"].save(encoder, name, folder)
 
 
-def save_sources(backbone: Backbone, names: Sequence[str], folder: Path) -> dict[str, SavedModules]:
-    """Houlsby adapters of width 8 with unlike random weights, each in a folder of its name."""
+def save_sources(
+    backbone: Backbone, names: Sequence[str], folder: Path, kind: str = "houlsby"
+) -> dict[str, SavedModules]:
+    """Adapters of width 8 with unlike random weights, each in a folder of its name."""
     for seed, name in enumerate(names):
         encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", 8)
+        add_adapter(encoder, name, kind, 8)
         randomise(encoder, f"adapters.{name}", seed=seed)
         save_adapter(encoder, name, folder / name)
-    return {name: saved_modules(name, folder / name) for name in names}
+    return {name: saved_modules(name, folder / name, adapter=kind) for name in names}
 
 
 def add_standard_fusion(

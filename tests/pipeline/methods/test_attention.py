@@ -10,29 +10,14 @@ from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.lean import make_lean
-from tests.pipeline.methods.adapted import add_adapter, add_standard_fusion, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import PADDED, add_standard_fusion, randomise, save_sources
 
-IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}
 NAMES = ("meals", "films")
-
-
-def randomise(encoder: torch.nn.Module, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if "adapter" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
 
 
 @pytest.fixture
 def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedModules]:
-    for seed, name in enumerate(NAMES):
-        encoder = backbone.load()
-        add_adapter(encoder, name, sites, 8)  # type: ignore[arg-type]
-        randomise(encoder, seed)
-        save_adapter(encoder, name, tmp_path / name)
-    return {name: saved_modules(name, tmp_path / name, adapter=sites) for name in NAMES}
+    return save_sources(backbone, NAMES, tmp_path, sites)
 
 
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
@@ -41,12 +26,12 @@ def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedMo
 def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites, sources, backbone) -> None:  # type: ignore[no-untyped-def]
     encoder = backbone.load()
     add_standard_fusion(encoder, sources)
-    randomise(encoder, 3)
+    randomise(encoder, "adapter", seed=3)
     use_fusion_implementation(encoder, implementation)
     make_lean(encoder, pooling)
     encoder.requires_grad_(False).eval()
-    found = encoder(**INPUTS, output_adapter_fusion_attentions=True).adapter_fusion_attentions["meals,films"]
-    halves = [{name: tensor[rows] for name, tensor in INPUTS.items()} for rows in (slice(0, 2), slice(2, 4))]
+    found = encoder(**PADDED, output_adapter_fusion_attentions=True).adapter_fusion_attentions["meals,films"]
+    halves = [{name: tensor[rows] for name, tensor in PADDED.items()} for rows in (slice(0, 2), slice(2, 4))]
     table = attention_table(site_attention(encoder, NAMES, halves), NAMES)
     places = {"mh_adapter": "attention", "output_adapter": "ffn"}
     names = list(places) if sites == "houlsby" else ["output_adapter"]
@@ -54,7 +39,7 @@ def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites,
     for layer in (0, 1):
         for name in names:
             values = torch.from_numpy(found[layer][name])
-            seen = values[INPUTS["attention_mask"].bool()[:, : values.shape[1]]]
+            seen = values[PADDED["attention_mask"].bool()[:, : values.shape[1]]]
             # With CLS pooling the last layer answers for the first token alone.
             assert len(seen) == (4 if pooling == "cls" and layer == 1 else 27)
             expected += [(layer, places[name], n, w) for n, w in zip(NAMES, seen.mean(dim=0).tolist(), strict=True)]

@@ -5,16 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.methods.fusion import add_fusion, leaving_out, members_of, prune_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import randomise, save_sources
+from tests.pipeline.methods.adapted import hidden, randomise, save_sources
 
-IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 NAMES = ("films", "meals", "pairs")
 FORMS: dict[str, dict[str, Any]] = {
     "standard": {"fusion": "standard"},
@@ -44,11 +42,6 @@ def fused(backbone: Backbone, sources: dict[str, SavedModules], form: str, imple
 
 def members(form: str) -> list[str]:
     return members_of(Recipe.parse({"trainable": "fusion", **FORMS[form]}, form), "songs", NAMES)
-
-
-@torch.inference_mode()
-def hidden(encoder: PreTrainedModel) -> Tensor:
-    return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
 
 
 @pytest.mark.parametrize("implementation", ["fast", "stock"])

@@ -15,16 +15,9 @@ from transformers import AutoModel, PreTrainedModel
 from pipeline.methods.parallel import ParallelSite, parallel_adapters, takes_parallel
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import FAMILIES, save_backbone
-from tests.pipeline.methods.adapted import add_adapter
+from tests.pipeline.methods.adapted import PADDED, add_adapter, hidden, randomise
 
 NAMES = ("films", "meals", "pairs")
-IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-MASK = (torch.arange(9) < torch.tensor([[9], [4], [6], [9]])).long()
-
-
-def hidden(encoder: PreTrainedModel) -> Tensor:
-    with torch.no_grad():
-        return encoder.eval()(input_ids=IDS, attention_mask=MASK).last_hidden_state
 
 
 def alone(encoder: PreTrainedModel, names: Sequence[str]) -> Tensor:
@@ -32,7 +25,7 @@ def alone(encoder: PreTrainedModel, names: Sequence[str]) -> Tensor:
     found = []
     for name in names:
         encoder.set_active_adapters(name)
-        found.append(hidden(encoder))
+        found.append(hidden(encoder, PADDED))
     return torch.cat(found)
 
 
@@ -42,16 +35,7 @@ def stock(encoder: PreTrainedModel, names: Sequence[str]) -> Tensor:
         if isinstance(module, BottleneckLayer):
             vars(module).pop("compose_parallel", None)
     encoder.set_active_adapters(Parallel(*names))
-    return hidden(encoder)
-
-
-def randomise(encoder: PreTrainedModel) -> PreTrainedModel:
-    """Freeze, with adapters whose weights are large enough to matter."""
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in encoder.requires_grad_(False).named_parameters():
-        if ".adapters." in name:
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return encoder
+    return hidden(encoder, PADDED)
 
 
 def make(
@@ -60,7 +44,8 @@ def make(
     encoder = backbone.load()
     for name, width in zip(names, widths, strict=False):
         add_adapter(encoder, name, sites, width)  # type: ignore[arg-type]
-    return randomise(encoder)
+    randomise(encoder.requires_grad_(False), ".adapters.", seed=1)
+    return encoder
 
 
 def make_from(backbone: Backbone, *configs: object) -> PreTrainedModel:
@@ -68,7 +53,8 @@ def make_from(backbone: Backbone, *configs: object) -> PreTrainedModel:
     adapters.init(encoder)
     for name, config in zip(NAMES, configs, strict=False):
         encoder.add_adapter(name, config=config)
-    return randomise(encoder)
+    randomise(encoder.requires_grad_(False), ".adapters.", seed=1)
+    return encoder
 
 
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
@@ -78,7 +64,7 @@ def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: B
     encoder = make(backbone, sites, names, widths)
     expected = alone(encoder, names)
     parallel_adapters(encoder, names)
-    found = hidden(encoder)
+    found = hidden(encoder, PADDED)
     assert found.shape == (len(names) * 4, 9, 32)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found, stock(encoder, names), atol=2e-6, rtol=1e-6)
@@ -89,7 +75,7 @@ def test_other_families_do_the_same(family: str, tmp_path: Path) -> None:
     encoder = make(open_backbone(str(save_backbone(tmp_path / family, family))))
     expected = alone(encoder, NAMES)
     parallel_adapters(encoder, NAMES)
-    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(encoder, PADDED), expected, atol=1e-5, rtol=1e-5)
 
 
 def rows_seen(encoder: PreTrainedModel) -> list[tuple[int, int]]:
@@ -99,7 +85,7 @@ def rows_seen(encoder: PreTrainedModel) -> list[tuple[int, int]]:
         layer.register_forward_hook(lambda _, inputs, output: seen.append((len(inputs[0]), len(output[0]))))
         for layer in encoder.encoder.layer
     ]
-    hidden(encoder)
+    hidden(encoder, PADDED)
     for handle in handles:
         handle.remove()
     return seen
@@ -113,7 +99,7 @@ def test_layers_without_adapters_are_passed_and_those_below_all_sites_run_once(d
     encoder = make_from(backbone, config, config, config)
     expected = alone(encoder, NAMES)
     parallel_adapters(encoder, NAMES)
-    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(encoder, PADDED), expected, atol=1e-5, rtol=1e-5)
     assert rows_seen(encoder) == seen
 
 
@@ -127,7 +113,7 @@ def test_what_a_bank_cannot_stand_for_goes_adapterhubs_own_way(settings: dict, b
     encoder = make_from(backbone, config, SeqBnConfig(reduction_factor=4))
     expected = alone(encoder, NAMES[:2])
     parallel_adapters(encoder, NAMES[:2])
-    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(encoder, PADDED), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) -> None:
@@ -135,12 +121,12 @@ def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) ->
     parallel_adapters(encoder, NAMES)
     pair = NAMES[1:]
     encoder.set_active_adapters(Parallel(*pair))
-    found = hidden(encoder)
+    found = hidden(encoder, PADDED)
     torch.testing.assert_close(found, alone(encoder, pair), atol=1e-5, rtol=1e-5)
     encoder.set_active_adapters(Parallel(*NAMES))
     encoder.train()
     encoder.encoder.layer[0].output.adapters["films"].requires_grad_(True)
-    encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state.sum().backward()
+    encoder(**PADDED).last_hidden_state.sum().backward()
     gradients = [p.grad for p in encoder.encoder.layer[0].output.adapters["films"].parameters()]
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
 
@@ -148,9 +134,9 @@ def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) ->
 def test_a_model_that_moves_keeps_its_answers(backbone: Backbone) -> None:
     encoder = make(backbone)
     parallel_adapters(encoder, NAMES)
-    before = hidden(encoder)
+    before = hidden(encoder, PADDED)
     encoder.double()
-    torch.testing.assert_close(hidden(encoder), before.double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(encoder, PADDED), before.double(), atol=1e-5, rtol=1e-5)
 
 
 def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backbone) -> None:
@@ -175,5 +161,5 @@ def test_loaded_folders_are_all_a_caller_needs(backbone: Backbone, backbone_fold
         model.load_adapter(str(tmp_path / name), use_safetensors=True)
     model.requires_grad_(False)
     parallel_adapters(model, NAMES)
-    torch.testing.assert_close(hidden(model), alone(encoder, NAMES), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(model, PADDED), alone(encoder, NAMES), atol=1e-5, rtol=1e-5)
     assert sum(isinstance(vars(m).get("compose_parallel"), ParallelSite) for m in model.modules()) == 4

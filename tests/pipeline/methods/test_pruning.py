@@ -7,61 +7,47 @@ import adapters
 import pytest
 import torch
 from adapters.composition import Fuse
-from torch import Tensor
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import load_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from tests.pipeline.methods.adapted import add_adapter, add_standard_fusion, save_adapter, save_fused, saved_modules
+from tests.pipeline.methods.adapted import (
+    PADDED,
+    add_standard_fusion,
+    hidden,
+    randomise,
+    save_fused,
+    save_sources,
+    saved_modules,
+)
 
-IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}
 NAMES = ("films", "meals", "pairs")
 Make = Callable[..., PreTrainedModel]
 
 
-def hidden(encoder: PreTrainedModel) -> Tensor:
-    encoder.eval()
-    with torch.no_grad():
-        return encoder(**INPUTS).last_hidden_state
-
-
-def randomise(encoder: PreTrainedModel, part: str, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if part in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-
-
 @pytest.fixture
 def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
-    for seed, name in enumerate(NAMES):
-        encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", 8)
-        randomise(encoder, f"adapters.{name}", seed)
-        save_adapter(encoder, name, tmp_path / name)
-    return {name: saved_modules(name, tmp_path / name) for name in NAMES}
+    return save_sources(backbone, NAMES, tmp_path)
 
 
 @pytest.fixture(params=["fast", "stock"])
 def fused(request, backbone: Backbone, sources: dict[str, SavedModules]) -> PreTrainedModel:  # type: ignore[no-untyped-def]
     encoder = backbone.load()
     add_standard_fusion(encoder, sources)
-    randomise(encoder, "adapter_fusion_layer", 3)
+    randomise(encoder, "adapter_fusion_layer", seed=3, scale=0.1)
     use_fusion_implementation(encoder, request.param)
     return encoder.requires_grad_(False).eval()
 
 
 def test_shares_are_the_mean_attention_of_tokens(fused: PreTrainedModel) -> None:
     """By hand, from AdapterHub's own numbers: 27 tokens at four sites."""
-    found = fused(**INPUTS, output_adapter_fusion_attentions=True).adapter_fusion_attentions["films,meals,pairs"]
+    found = fused(**PADDED, output_adapter_fusion_attentions=True).adapter_fusion_attentions["films,meals,pairs"]
     sites = [torch.from_numpy(site) for layer in found.values() for site in layer.values()]
-    tokens = torch.cat([site[INPUTS["attention_mask"].bool()] for site in sites])
+    tokens = torch.cat([site[PADDED["attention_mask"].bool()] for site in sites])
     assert tokens.shape == (4 * 27, 3)
-    halves = [{name: tensor[rows] for name, tensor in INPUTS.items()} for rows in (slice(0, 2), slice(2, 4))]
+    halves = [{name: tensor[rows] for name, tensor in PADDED.items()} for rows in (slice(0, 2), slice(2, 4))]
     shares = source_shares(fused, NAMES, halves)
     assert list(shares) == list(NAMES)
     assert list(shares.values()) == pytest.approx(tokens.mean(dim=0).tolist(), abs=1e-6)
@@ -80,7 +66,7 @@ def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sou
         for name, parameter in expected.named_parameters():
             if "adapter_fusion_layer" in name:
                 parameter.copy_(trained[name.replace(",".join(names), "*")])
-    torch.testing.assert_close(hidden(fused), hidden(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden(fused, PADDED), hidden(expected, PADDED), atol=1e-5, rtol=1e-5)
     assert not [name for name, _ in fused.named_parameters() if any(f".{out}." in name for out in {*NAMES} - {*kept})]
     assert not any(parameter.requires_grad for parameter in fused.parameters())
 
@@ -98,4 +84,4 @@ def test_stock_adapterhub_loads_a_pruned_fusion(kept, fused, backbone, backbone_
     theirs.load_adapter_fusion(str(tmp_path / "pruned"), use_safetensors=True)
     theirs.set_active_adapters(Fuse(*kept))
     for loaded in (ours, theirs):
-        torch.testing.assert_close(hidden(loaded), hidden(fused), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(hidden(loaded, PADDED), hidden(fused, PADDED), atol=1e-5, rtol=1e-5)
