@@ -3,7 +3,7 @@
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.settings.recipe import FLAGS, Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS, handle_signals
 from pipeline.training import checkpoint
@@ -25,82 +25,22 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _seed, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
-
-ROWS, BATCH, EPOCHS = 50, 8, 3
-X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
-Y = X @ torch.arange(6.0) + 1
-
-
-class Stopped(Exception):
-    """Stands for a kill at a chosen step."""
-
-
-def make_model(dropout: float = 0.2) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 1))
-
-
-def batches(pieces: int = 1) -> Callable[[int, int], Iterator[list[Piece]]]:
-    def make(epoch: int, first: int) -> Iterator[list[Piece]]:
-        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch)).split(BATCH)
-        for rows in order[first:]:
-            yield [Piece({"rows": part}) for part in rows.chunk(pieces)]
-
-    return make
-
-
-def squared_error(model: nn.Module, piece: Piece) -> Tensor:
-    rows = piece.batch["rows"]
-    return F.mse_loss(model(X[rows]).squeeze(-1), Y[rows])
-
-
-def stopping(stop_at: int) -> Callable[[nn.Module, Piece], Tensor]:
-    """The squared error, which is :class:`Stopped` at one of its calls, counted from 1."""
-    steps = itertools.count(1)
-
-    def loss(model: nn.Module, piece: Piece) -> Tensor:
-        if next(steps) == stop_at:
-            raise Stopped
-        return squared_error(model, piece)
-
-    return loss
-
-
-def negative_error(model: nn.Module) -> float:
-    with torch.no_grad():
-        return -F.mse_loss(model(X).squeeze(-1), Y).item()
-
-
-def train(
-    model: nn.Module,
-    pieces: int = 1,
-    loss: Any = squared_error,
-    seed: int = 1,
-    accelerator: Any = None,
-    **settings: Any,
-) -> Progress:
-    recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
-    values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
-    return fit(
-        model,
-        recipe=Recipe.model_validate(recipe | values),
-        seed=seed,
-        data=TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS)),
-        loss=loss,
-        evaluate=settings.pop("evaluate", negative_error),
-        metric="score",
-        accelerator=accelerator or Accelerator(cpu=True),
-        title="test",
-        **settings,
-    )
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+from tests.pipeline.training.toy import (
+    BATCH,
+    EPOCHS,
+    ROWS,
+    X,
+    Y,
+    batches,
+    equal,
+    make_model,
+    negative_error,
+    squared_error,
+    stopping,
+    train,
+    weights,
+)
+from tests.runs import Stopped
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 7, 8, 20])

@@ -1,31 +1,24 @@
 """L2-SP: pretrained weights are pulled to their start and new ones to zero, and weight 0 is plain training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
-from pipeline.training.fit import Penalty, TrainingData, fit
+from pipeline.training.fit import Penalty
 from pipeline.training.terms import Terms, extra_passes, terms_of
 from pipeline.training.terms.l2_sp import BETA, L2SP
 from pipeline.training.terms.term import Regularised
+from tests.pipeline.training import toy
+from tests.pipeline.training.toy import equal, weights
+from tests.runs import Stopped
 
 OWN = ("0.weight", "0.bias", "1.weight", "1.bias")
-ROWS, BATCH, EPOCHS = 40, 8, 3
-X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
-Y = X @ torch.arange(4.0) + 1
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
 
 
 class Model(nn.Module):
@@ -34,41 +27,16 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.backbone = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        self.backbone = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 4), nn.Linear(4, 4))
         self.head = nn.Linear(4, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.backbone(inputs))
 
 
-def weights(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def train(model: Model, penalties: Sequence[Penalty], watch: Callable[[], object] = bool, **settings: Any) -> None:
-    def batches(epoch: int, first: int) -> Any:
-        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch)).split(BATCH)
-        for rows in order[first:]:
-            yield [Piece({"rows": part}) for part in rows.chunk(2)]
-
-    def loss(model: nn.Module, piece: Piece) -> Tensor:
-        watch()
-        rows = piece.batch["rows"]
-        return F.mse_loss(model(X[rows]).squeeze(-1), Y[rows])
-
-    fit(
-        model,
-        recipe=Recipe(trainable="full", learning_rate=1e-2, weight_decay=0, epochs=EPOCHS, batch_size=BATCH),
-        seed=1,
-        data=TrainingData(batches, ROWS // BATCH, EPOCHS),
-        loss=loss,
-        evaluate=lambda model: -F.mse_loss(model(X).squeeze(-1), Y).item(),
-        metric="score",
-        accelerator=Accelerator(cpu=True),
-        title="test",
-        penalties=penalties,
-        **settings,
-    )
+def train(model: Model, penalties: Sequence[Penalty], stop_at: int = 0, **settings: Any) -> None:
+    """In two pieces a step."""
+    toy.train(model, pieces=2, loss=toy.stopping(stop_at), weight_decay=0, penalties=penalties, **settings)
 
 
 def regularised(recipe: Recipe, model: nn.Module) -> Regularised:
@@ -119,13 +87,12 @@ def test_weight_0_is_the_plain_loss_bit_for_bit() -> None:
     train(plain, ())
     train(off, terms_of(regularised(Recipe(), off)).of_weights)
     train(zero, [penalty_of(0.0, zero, beta=0.0)])
-    for expected, *others in zip(weights(plain), weights(off), weights(zero), strict=True):
-        assert all(torch.equal(expected, other) for other in others)
+    assert equal(weights(plain), weights(off)) and equal(weights(plain), weights(zero))
 
 
 def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> None:
     start, moved = Model(), []
-    for alpha in (0.0, 10.0):
+    for alpha in (0.0, 100.0):
         model = Model()
         train(model, terms_of(regularised(Recipe(l2_sp=alpha), model)).of_weights)
         pairs = zip(weights(model)[:4], weights(start)[:4], strict=True)
@@ -135,20 +102,12 @@ def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> N
 
 @pytest.mark.parametrize("stop_at", [3, 14])
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
-    whole, pieces = Model(), 0
+    file, whole, stopped, resumed = tmp_path / "state.safetensors", Model(), Model(), Model()
     train(whole, [penalty_of(1.0, whole)])
-
-    def stop() -> None:
-        nonlocal pieces
-        pieces += 1
-        if pieces == stop_at:
-            raise Stopped
-
-    file, stopped, resumed = tmp_path / "state.safetensors", Model(), Model()
     with pytest.raises(Stopped):
-        train(stopped, [penalty_of(1.0, stopped)], stop, checkpoint_file=file, checkpoint_seconds=0.0)
+        train(stopped, [penalty_of(1.0, stopped)], stop_at, checkpoint_file=file, checkpoint_seconds=0.0)
     train(resumed, [penalty_of(1.0, resumed)], checkpoint_file=file)
-    assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(resumed), strict=True))
+    assert equal(weights(whole), weights(resumed))
 
 
 def test_new_weights_that_decay_leaves_alone_are_not_pulled() -> None:

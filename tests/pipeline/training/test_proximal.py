@@ -1,12 +1,10 @@
 """Bregman proximal point: the teacher is a running mean of its own, and the term pulls towards it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,27 +12,16 @@ from pipeline.data.batches import Piece
 from pipeline.models.heads import CosineHead
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
-from pipeline.training.fit import TrainingData, fit
 from pipeline.training.terms import loss_with
 from pipeline.training.terms.proximal import Proximal
 from pipeline.training.terms.term import Regularised, squared_error
-
-ROWS, BATCH, EPOCHS = 40, 8, 3
-X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
-Y = X @ torch.arange(6.0) + 1
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-def make_model(dropout: float = 0.2) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 1))
+from tests.pipeline.training import toy
+from tests.pipeline.training.toy import equal, make_model, weights
+from tests.runs import Stopped
 
 
 def forward(model: Any, piece: Piece) -> Tensor:
-    return model(X[piece.batch["rows"]])
+    return model(toy.X[piece.batch["rows"]])
 
 
 def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
@@ -65,42 +52,15 @@ def test_a_threshold_that_dev_has_chosen_is_no_part_of_the_term() -> None:
     assert model.head.threshold == 0.6
 
 
-def batches(epoch: int, first: int) -> Any:
-    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch)).split(BATCH)
-    for rows in order[first:]:
-        yield [Piece({"rows": part}) for part in rows.chunk(2)]
-
-
-def train(
-    model: nn.Module, weight: float | None, watch: Callable[[], None] = lambda: None, **settings: Any
-) -> Progress:
+def train(model: nn.Module, weight: float | None, stop_at: int = 0, **settings: Any) -> Progress:
+    """In two pieces a step, without the term where there is no ``weight``."""
     terms = [] if weight is None else [proximal(model, weight)]
 
     def objective(outputs: Tensor, piece: Piece) -> Tensor:
-        watch()
-        return F.mse_loss(outputs.squeeze(-1), Y[piece.batch["rows"]])
+        return F.mse_loss(outputs.squeeze(-1), toy.Y[piece.batch["rows"]])
 
-    return fit(
-        model,
-        recipe=Recipe(trainable="full", epochs=EPOCHS, batch_size=BATCH, learning_rate=1e-2),
-        seed=1,
-        data=TrainingData(batches, ROWS // BATCH, EPOCHS),
-        loss=loss_with(forward, objective, terms),
-        evaluate=lambda model: -F.mse_loss(model(X).squeeze(-1), Y).item(),
-        metric="score",
-        accelerator=Accelerator(cpu=True),
-        title="test",
-        companions=terms,
-        **settings,
-    )
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    loss = toy.stopping(stop_at, loss_with(forward, objective, terms))
+    return toy.train(model, pieces=2, loss=loss, companions=terms, **settings)
 
 
 def test_the_term_is_zero_before_the_first_step_in_evaluation_mode() -> None:
@@ -163,7 +123,7 @@ def test_it_leaves_modes_gradients_of_the_teacher_and_random_numbers_alone() -> 
     # The gradient is that of the outputs' distance from a constant.
     grads = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
-    fixed = make_model().eval()(X[:8]).detach()
+    fixed = make_model().eval()(toy.X[:8]).detach()
     squared_error(outputs := outputs.detach().requires_grad_(), fixed).backward()
     torch.testing.assert_close(grads[-1], outputs.grad.sum(0))  # type: ignore[union-attr]
 
@@ -208,21 +168,13 @@ def test_it_keeps_training_near_its_own_past() -> None:
     assert moved[1] < 0.5 * moved[0]
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 14, 21])
+@pytest.mark.parametrize("stop_at", [1, 3, 14, 31])
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
     whole = make_model()
     expected = train(whole, 1.0)
-    pieces = 0
-
-    def stop() -> None:
-        nonlocal pieces
-        pieces += 1
-        if pieces == stop_at:
-            raise Stopped
-
     settings = {"checkpoint_file": tmp_path / "state.safetensors"}
     with pytest.raises(Stopped):
-        train(make_model(), 1.0, stop, checkpoint_seconds=0.0, **settings)
+        train(make_model(), 1.0, stop_at, checkpoint_seconds=0.0, **settings)
     resumed = make_model()
     found = train(resumed, 1.0, **settings)
     assert equal(weights(resumed), weights(whole))
