@@ -36,9 +36,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
-Every key of a recipe, then those of a study and of a task. "Not set" means: from the task, from the method, or off. A
-key of a part is written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md)
-says which to use for what.
+Every key of a recipe, then those of a study and of a task. "Not set" means: from the task, from the method, or off.
+Set a key of a part in its table, or by its flat name; the first keys belong to no part. [Recipes](recipes.md) describes
+when to use them.
 """
 
 
@@ -73,17 +73,17 @@ def _rows(fields: dict[str, FieldInfo], flat: dict[str, str]) -> Iterator[str]:
 
 
 _TABLES: dict[type[BaseModel], tuple[str, str]] = {
-    Study: ("Of a study", "The keys of a study's file ([Studies](studies.md) has examples)."),
-    Row: ("Of a row", "The table `[rows.ROW]`."),
-    ScoredRows: ("Of scoring", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
-    Curve: ("Of the curve", "The table `[curve]`."),
+    Study: ("Study keys", "The keys of a study's file ([Studies](studies.md) has examples)."),
+    Row: ("Row keys", "The table `[rows.ROW]`."),
+    ScoredRows: ("Scoring keys", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
+    Curve: ("Curve keys", "The table `[curve]`."),
     Published: (
-        "Of published numbers",
-        "The table `[published]`; `curves` has a `row` and a `task` for each table of epochs.",
+        "Published numbers",
+        "The table `[published]`; `curves` names a `row` and a `task` for each table of epochs.",
     ),
-    Task: ("Of a task", "The keys of a task's file ([Your own data](data.md#a-task-by-hand) has an example)."),
-    Files: ("Of files", "The table `[files]`, for tables in a folder."),
-    Hub: ("Of the Hub", "The table `[hub]`, for a data set of the Hugging Face Hub."),
+    Task: ("Task keys", "The keys of a task's file ([Your own data](data.md#a-task-by-hand) has an example)."),
+    Files: ("File keys", "The table `[files]`, for tables in a folder."),
+    Hub: ("Hub keys", "The table `[hub]`, for a data set of the Hugging Face Hub."),
 }
 
 
@@ -112,7 +112,7 @@ def reference() -> str:
 _COMMANDS = """# Commands
 
 Every command and option. `python -m pipeline COMMAND --help` prints the same; `adapter-fusion COMMAND` is short for
-`python -m pipeline COMMAND`. Brackets give what holds if an option is not given.
+`python -m pipeline COMMAND`. Values in parentheses are defaults.
 """
 
 
@@ -124,7 +124,7 @@ def _verbs(parent: App, words: tuple[str, ...] = ()) -> Iterator[tuple[str, App]
 
 
 def _option(argument: Argument) -> str:
-    name = argument.name if argument.index is None else argument.name.removeprefix("--").upper()
+    names = argument.names if argument.index is None else (argument.name.removeprefix("--").upper(),)
     text = " ".join((argument.parameter.help or "").split()).replace("<", "&lt;").replace("|", chr(92) + "|")
     if argument.get_choices() and not all(choice in text for choice in argument.get_choices()):
         text += " One of " + ", ".join(f"`{choice}`" for choice in argument.get_choices()) + "."
@@ -132,8 +132,7 @@ def _option(argument: Argument) -> str:
         text += " **Required.**"
     elif argument.show_default and argument.field_info.default is not False:
         text += f" Default: `{argument.field_info.default}`."
-    names = ", ".join(f"`{each}`" for each in (name, *(argument.negatives if argument.index is None else ())))
-    return f"| {names} | {text.strip()} |"
+    return f"| {', '.join(f'`{name}`' for name in names)} | {text.strip()} |"
 
 
 def commands() -> str:

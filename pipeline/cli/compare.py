@@ -25,11 +25,11 @@ class Machines:
     """Where the runs of a study are trained."""
 
     executor: ExecutorName = "local"
-    "local: here; ray: on a Ray cluster; slurm: as jobs of Slurm. The study's [resources] say what a run needs there."
+    "local: here; ray: on a Ray cluster; slurm: as jobs of Slurm. The study's [resources] set what a run gets there."
     jobs: int | None = None
-    "Runs at once (local: 1, and each process gets its share of the cores; else as many as there is room for)."
+    "Runs at once; locally, each process gets its share of the cores (local: 1; else as many as there is room for)."
     address: str | None = None
-    "Of a Ray cluster, such as 10.0.0.1:6379 or auto (RAY_ADDRESS; without it, this machine alone)."
+    "Address of a Ray cluster, such as 10.0.0.1:6379 or auto (RAY_ADDRESS; without it, this machine alone)."
 
 
 def compare(
@@ -51,26 +51,26 @@ def compare(
     training: Training = Training(),
     running: Running = Running(),
 ) -> int:
-    """Stage three: compare fusion with head-only, full, sequential and joint fine-tuning and single adapters.
+    """Stage three: compare fusion with head-only, full and sequential fine-tuning, joint training and single adapters.
 
-    Training options apply to every row. The study says what differs between rows.
+    Training options apply to every row. The study sets what differs between rows.
 
     Args:
         study: A shipped study (see studies list) or a TOML file.
         targets: Tasks to compare on, such as sst,sts (from the study).
         sources: More tasks to transfer from, besides the targets, such as imdb,sick (from the study).
-        seeds: Such as 1,2,3 (from the study).
+        seeds: Seeds, such as 1,2,3 (from the study).
         methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
-        scoring: The test rows. half: one half of dev, the other chooses; test: the labelled test split, dev
-            chooses; held-out: rows of train that nothing trains on, dev chooses; train: dev, a part of the training
-            rows chooses; dev: dev, which chooses too (from the study).
+        scoring: The test rows, and the validation rows that select. half: one half of dev, the other half selects;
+            test: the labelled test split, dev selects; held-out: training rows that nothing trains on, dev selects;
+            train: dev, a part of the training rows selects; dev: dev, which also selects (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
-        keep_weights: Keep the trained models of all rows for predict, also of full fine-tuning: 440 MB each for
-            BERT-base (adapters, fusions, heads, and rows with keep_weights = true).
-        dry_run: Check everything, show what would be run and how long it would take, and train nothing.
+        keep_weights: Keep the trained models of all rows for predict, also those of full fine-tuning: 440 MB each for
+            BERT-base (only adapters, fusions, heads, and rows with keep_weights = true).
+        dry_run: Check everything, and show the missing runs and their estimated time; train nothing.
     """
     chosen = find_study(
         study,

@@ -6,7 +6,7 @@ from pipeline.system.streams import LIBRARIES, announce
 
 
 def doctor(*, json: Json = False, places: Places = Places()) -> int:
-    """Check versions, hardware, the Hub, backbone, data, disks, store and ledger: what is fine, and what to mend.
+    """Check versions, hardware, the Hub, backbone, data, disks, store and runs: what is fine, and what to fix.
 
     The exit status is 1 if there is a problem. Nothing is changed.
     """

@@ -33,8 +33,8 @@ def export(
         output: Folder to write. An earlier export there is replaced; a folder with any other file is refused.
         format: onnx: for onnxruntime, any model; adapterhub: adapters and fusions in AdapterHub's files, other models
             in those of transformers.
-        using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
-        int8: onnx: store weights as 8-bit integers; the check reports what that changes.
+        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
+        int8: onnx: store weights as 8-bit integers; the check reports how much answers change.
         license: Identifier for the model card, such as apache-2.0 (not stated).
         push_to_hub: Repository OWNER/NAME of the Hugging Face Hub. Only lists what would be uploaded, unless --yes is
             given. A new repository is private.

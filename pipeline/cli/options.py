@@ -26,7 +26,7 @@ DATA, STORE, REPORTS = Path("data"), Path(DEFAULT_STORE), Path("reports")
 PLACES = Group(
     "Where",
     help="Also from the nearest pipeline.toml, or [tool.adapter-fusion] of a pyproject.toml, from the working folder"
-    " upwards: backbone, data, store, reports. Flags win.",
+    " upwards: backbone, data, store, reports. Flags override.",
 )
 """Options that a settings file may give; see :mod:`pipeline.cli.settings_file`."""
 _MOST_GB = 10**6
@@ -57,7 +57,7 @@ DataFolders = Annotated[
         validator=_check_paths,
         show_default=False,
         help="Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl, and <task>/task.toml; may be given"
-        " several times. A task in none of them is read from its Hub data set (the folder data, where there is one).",
+        " several times. A task in none of them is read from its Hub data set (the folder data, if there is one).",
     ),
 ]
 Flag = Annotated[bool, Parameter(negative=())]
@@ -72,7 +72,7 @@ class Training:
     epochs: int | None = None
     "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2; more to reach --min-steps)."
     min_steps: int | None = None
-    "Train at least N optimiser steps, with as many epochs more as that takes (400; 0 with --epochs)."
+    "Train at least N optimiser steps, with as many more epochs as that takes (400; 0 with --epochs)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
     backbone_learning_rate: float | None = None
@@ -90,9 +90,9 @@ class Training:
     pooling: Pooling | None = None
     "Sentence vector: cls, the first token; mean, the mean over tokens; pooler, BERT's own (from the task)."
     head: HeadKind | None = None
-    "How a prediction is made from sentence vectors (from the task; cosine and difference imply siamese)."
+    "How sentence vectors become a prediction (from the task; cosine and difference imply siamese)."
     class_weights: ClassWeights | None = None
-    "balanced: all classes count alike in the loss, however many training rows each has (none)."
+    "balanced: all classes count equally in the loss, whatever their number of training rows (none)."
     label_smoothing: float | None = None
     "Share of a class's label that is spread over all classes, from 0 to below 1 (0)."
     early_stopping_patience: int | None = None
@@ -126,13 +126,13 @@ class Running:
     limit: int | None = None
     "Use only N training rows (a seeded, stratified sample)."
     dev_limit: int | None = None
-    "Use only N rows of dev to choose, and score N at most unless held out of train (all; compare: from the study)."
+    "Select on only N rows of dev; score at most N test rows, unless held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None
     "Log settings and curve: tensorboard, in the run's folder; mlflow, in <reports>/mlruns; wandb (off)."
     checkpoint_seconds: float = 60.0
-    "Seconds between checkpoints of an unfinished run, at most: the first come sooner."
+    "Maximum seconds between two checkpoints of an unfinished run; the first come sooner."
     cache_gb: float = 2.0
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False
@@ -160,7 +160,7 @@ class OneRun(Running):
     seed: int = 0
     "Determines initial weights, sample, order of rows and dropout."
     force: Flag = False
-    "Train even if the ledger has this run."
+    "Train again even if this run is finished."
 
     def check(self) -> None:
         super().check()
@@ -188,7 +188,7 @@ class Places:
     """Where a command reads and writes."""
 
     backbone: str | None = None
-    "Hub id or local folder of a BERT-family encoder (google-bert/bert-base-uncased; of a trained model: its own)."
+    "Hub id or local folder of a BERT-family encoder (google-bert/bert-base-uncased; a trained model's own)."
     data: DataFolders = ()
     store: StoreFolder = STORE
     reports: ReportsFolder = REPORTS

@@ -33,7 +33,8 @@ def predict(
         input: Table with the text columns of each task (parquet, csv, tsv, jsonl or xlsx by suffix), or - for csv from
             standard input. A row with a blank text gets no prediction.
         output: Table to write (parquet, csv, tsv or jsonl), in the input's order, or - for csv to standard output.
-        using: fusion or adapter, the best one on dev, a run, or ensemble:NAME; auto is the better of the two.
+        using: fusion, adapter (each: the best on dev), a RUN or ensemble:NAME; auto: the better of fusion and adapter
+            on dev.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
     """
@@ -76,14 +77,14 @@ def evaluate(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Score a trained model on labelled rows, and say whether these rows trained or chose it.
+    """Score a trained model on labelled rows, and say whether it was trained or selected on them.
 
     Args:
         target: The task.
-        using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
+        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
         input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
             of the task).
-        split: The split that is scored where there is no --input (dev).
+        split: The split to score if there is no --input (dev).
     """
     passes.check()
     places.check(target)
@@ -128,12 +129,12 @@ def ensemble(
         target: The task.
         name: Name of the ensemble, for predict --using ensemble:NAME.
         runs: Runs to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
-        rule: mean: of members added best first, as long as the score does not fall; weighted: with weights that add up
-            to one; mode: the most frequent class; median: of scores.
-        choose_on: half: choose members and weights on one half of dev and score on the other, which is not free of
-            choice: the members' epochs were chosen on all of dev. all: choose and score on all of dev, which flatters
-            more.
-        best: mode, median: how many members, the best on dev (5; all that --runs names).
+        rule: mean: the mean of members, added best first while the score does not fall; weighted: with weights that add
+            up to one; mode: the most frequent class; median: the median score.
+        choose_on: half: select members and weights on one half of dev and score on the other; that score is slightly
+            optimistic, since the members' epochs were selected on all of dev. all: select and score on all of dev,
+            which is more optimistic.
+        best: mode, median: number of members, the best on dev (5; all that --runs names).
         seed: Determines the halves.
     """
     from stages.ensemble import ensemble as run

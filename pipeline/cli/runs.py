@@ -19,7 +19,7 @@ from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, one_line
 from pipeline.system.streams import notice
 
-runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
+runs_app = App(name="runs", help="The runs in the reports folder, finished or not.")
 _MOST = 10  # warnings
 Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
 
@@ -36,7 +36,7 @@ def runs_list(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Every finished run with its date, task, score on dev and on test rows where it has any, seed and size.
+    """Every finished run with its date, task, score on dev and on test rows if it has any, seed and size.
 
     Args:
         task: Only runs that trained on this task.
@@ -94,7 +94,7 @@ def runs_remove(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Delete runs from the ledger, finished or not, without asking. Artifacts in the store stay.
+    """Delete runs, finished or not, without asking. Artifacts in the store stay.
 
     Args:
         force: Delete runs that the store, another run, a study or an ensemble needs, or may need if its file cannot be
@@ -126,7 +126,7 @@ def runs_export(
     Args:
         file: The zip file to write.
         study: Only the runs of this study and those that they are built on, with its study.json (all runs).
-        lean: Without the predictions of the study's trials that no cell kept: report needs none of them.
+        lean: Without the predictions of unselected trials, which report does not need.
     """
     from stages.run_archives import export_runs
     from stages.runs import Runs
@@ -136,7 +136,7 @@ def runs_export(
     _warn(runs.problems)
     if exported.missing:
         missing = one_line(", ".join(few(exported.missing)))
-        notice(f"warning: without {missing}: no whole record of it is here")
+        notice(f"warning: without {missing}: there is no complete record here")
     lines = [f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"]
     print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
 
@@ -150,7 +150,7 @@ def runs_import(
 ) -> None:
     """Check an exported zip file and add the runs that are not here. Runs that are here stay as they are.
 
-    Then compare trains only what its study still lacks, and report makes the study's tables without data.
+    Then compare trains only the missing runs of its study, and report makes the study's tables without data.
     """
     from stages.run_archives import import_runs
 
@@ -166,7 +166,7 @@ def runs_import(
 
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
-    """How much room the store, runs, checkpoints, kept weights and caches take, and what of it can be deleted."""
+    """How much disk space the store, runs, checkpoints, kept weights and caches take, and what can be deleted."""
     from stages.disk_usage import usage_of
     from stages.runs import Runs
 

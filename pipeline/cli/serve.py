@@ -45,13 +45,13 @@ def explain(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Explain a model's answer for one text: what a fusion listened to, and what changes without each adapter.
+    """Explain a model's answer for one text: the shares of a fusion's adapters, and what changes without each adapter.
 
     Args:
         target: The task, or TASK@RUN for one run.
         text: The text, or the first of a pair.
         text_b: The second text of a pair.
-        using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
+        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     if using not in KINDS:
@@ -106,19 +106,19 @@ class ServerLimits:
     """What the server takes."""
 
     max_batch: int = Limits.batch
-    "Texts or pairs of a request, and of a forward pass."
+    "Texts or pairs in a request, and in a forward pass."
     max_queue: int = Limits.queue
     "Texts or pairs that may wait; further requests get 429."
     max_body: int = Limits.body
     "Bytes of a request."
     max_text: int = Limits.text
-    "Characters of a text, also of one that may be cut."
+    "Characters in a text, even if it may be cut."
     max_wait: float = 1000 * Limits.wait
-    "Milliseconds that a request waits for others to be computed with."
+    "Milliseconds that a request waits for others to share its forward pass."
     poll: float = Limits.poll
-    "Seconds between two looks at the store."
+    "Seconds between two checks of the store."
     max_models: int = Limits.models
-    "Models in memory; others are loaded when they are asked for, in place of the one not asked longest."
+    "Models in memory; others are loaded when they are requested, and replace the least recently used."
 
     def parse(self) -> Limits:
         """The limits in the server's own units."""
@@ -146,9 +146,9 @@ def serve(
     """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
 
     Args:
-        port: Port to listen on; 0: any that is free, which is printed.
+        port: Port to listen on; 0: any free port, which is printed.
         host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
-        model: What POST /predict asks: a task or TASK@RUN (the only task).
+        model: The model of POST /predict: a task or TASK@RUN (the only task).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     need_extra("serve", "serve", "fastapi", "uvicorn")

@@ -26,14 +26,14 @@ def store_list(*, store: StoreFolder = STORE, json: Json = False) -> None:
         for each in manifests
     ]
     summary = [each.model_dump(mode="json", exclude={"recipe", "files", "meaning"}) for each in manifests]
-    print_result(lines or [f"{store} holds no artifacts"], {"artifacts": summary}, json)
+    print_result(lines or [f"{store} has no artifacts"], {"artifacts": summary}, json)
 
 
 @store_app.command(name="verify")
 def store_verify(*, store: StoreFolder = STORE) -> None:
     """Check every artifact: its manifest, the sha256 of its files, and the adapters of a fusion."""
     count = Store(store).verify()
-    print_lines(f"{count} artifacts are complete and unchanged" if count else f"{store} holds no artifacts")
+    print_lines(f"{count} artifacts are complete and unchanged" if count else f"{store} has no artifacts")
 
 
 @store_app.command(name="remove")
@@ -41,7 +41,7 @@ def store_remove(run: Run, *, force: Flag = False, store: StoreFolder = STORE) -
     """Delete an artifact that no fusion needs.
 
     Args:
-        force: Delete it even if a fusion needs it, or one that cannot be read may; what breaks is printed.
+        force: Delete it even if a fusion needs it, or may need it but cannot be read; what breaks is printed.
     """
     print_lines(f"removed {Store(store).remove(run, force)}")
 

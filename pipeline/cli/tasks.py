@@ -31,14 +31,14 @@ def tasks_new(
     split: str = "80/10/10",
     seed: int = 0,
 ) -> None:
-    """Make a task of your own from a table: a task file, and files to train, choose and test on.
+    """Make a task of your own from a table: a task file and the splits train, dev and test.
 
     Args:
         file: Table with texts and labels (csv, tsv, jsonl, parquet or xlsx).
         name: Name of the task (from the file's name).
         text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
         label: The column of the labels (found by name and content).
-        kind: classes or score (score: numbers that are not whole, or many different ones).
+        kind: classes or score (score, if numbers have fractions or many different values).
         split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
     """
@@ -81,13 +81,13 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
     """Check a task file or, given its folder, its data too; every mistake is reported at once.
 
     Args:
-        file: The TOML file, or the folder that holds it and the splits.
+        file: The TOML file, or the folder with it and the splits.
         backbone: Hub id or folder of an encoder: count the tokens that max_length cuts off (off).
     """
     if not file.is_dir():
         if backbone is not None:
             raise PipelineError(
-                f"--backbone: counts the tokens of a task's rows: give the folder of the task, not {file}"
+                f"--backbone counts the tokens of a task's rows: give the folder of the task, not {file}"
             )
         print(f"{file}: task '{Task.read(file).name}' is fine")
         return

@@ -46,10 +46,10 @@ def extract(
         bottleneck: Width of the adapter (64).
         drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
-        start_from: Initialise from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
-            store) if a linear probe shows that it helps; for tasks with few rows (fresh).
-        without_rows_of: Leave out training rows whose text stands in dev or test of these tasks, such as films: targets
-            that the adapter is to help (none).
+        start_from: Warm-start from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
+            store) if a linear probe shows that it helps; for tasks with few rows (a new adapter).
+        without_rows_of: Leave out training rows whose text occurs in dev or test of these tasks, such as sts,mrpc: the
+            targets that this adapter will be fused for (none).
     """
     apart = names_in(without_rows_of) or ()
     recipe = training.parse(
@@ -91,14 +91,14 @@ def fuse(
 
     Args:
         target: The task that the fusion is for.
-        sources: Tasks to fuse for the target, such as sst,quora, or sst@RUN for one of several adapters. What the store
-            lacks of them is trained first, with the training options that apply; so is the target's own adapter, if
-            the fusion takes it. best:8 takes the eight adapters in the store that linear probes rank highest; a gated
+        sources: Tasks to fuse for the target, such as sst,quora, or sst@RUN for one of several adapters. Missing
+            adapters are trained first, with the training options that apply; so is the target's own adapter, if the
+            fusion uses it. best:8 takes the eight adapters in the store that linear probes rank highest; a gated
             fusion then keeps those that help together (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
-        fusion: gated: gates on the other tasks' adapters beside one of the target's own, trained together; anchored:
-            attention initialised as the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
+        fusion: gated: a new adapter of the target and gates on the other tasks' adapters, trained together; anchored:
+            attention initialised to the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
@@ -159,9 +159,9 @@ def prune(
     Args:
         target: The task that the fusion is for.
         keep: How many adapters to keep: those with the most attention on dev.
-        using: A run of a fusion; fusion is the best one trained for the target.
-        dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
-        force: Prune again even if the ledger has this run.
+        using: A RUN of a fusion, or fusion: the target's best on dev.
+        dev_limit: Select and score on only N rows of dev, the same for every run (all).
+        force: Prune again even if this run is finished.
     """
     running = Running(dev_limit=dev_limit)
     running.check()
@@ -185,13 +185,13 @@ def pretrain(
 ) -> None:
     """Pretrain the backbone further on the training texts of tasks, as a masked language model.
 
-    The result is a folder for --backbone of every other command. By default the encoder learns at 1e-5, and a fresh
+    The result is a folder for --backbone of every other command. By default the encoder learns at 1e-5, and a new
     head at 1e-3. Training options that describe tasks, such as --head, have no effect.
 
     Args:
         tasks: The tasks whose texts are read, such as sst,quora.
         output: Folder for the backbone.
-        seed: Determines the order of texts, which words are masked, and dropout.
+        seed: Determines the order of texts, which tokens are masked, and dropout.
     """
     recipe, names = training.parse("full"), names_in(tasks) or []
     running.check()

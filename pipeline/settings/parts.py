@@ -40,7 +40,7 @@ class RecipePart(BaseModel):
 class AdapterSettings(RecipePart):
     flags = {"kind": "adapter"}
 
-    kind: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds, ...")
+    kind: AdapterKind = Field("houlsby", description="kind of a task's modules")
     drop_layers: Annotated[tuple[int, ...], BeforeValidator(parse_layers)] = Field(
         (), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)"
     )
@@ -64,7 +64,7 @@ class Pal(RecipePart):
     def _divide_the_size(cls, heads: int, info: ValidationInfo) -> int:
         size = info.data.get("size")
         if size is not None and size % heads:
-            raise ValueError(f"each head has as many numbers, so give a divisor of pal_size ({size})")
+            raise ValueError(f"all heads have the same width, so give a divisor of pal_size ({size})")
         return heads
 
 
@@ -73,7 +73,7 @@ class Prefix(RecipePart):
 
 
 class Lora(RecipePart):
-    rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
+    rank: Width = Field(8, ge=1, description="rank r of the terms that LoRA adds to query and value")
 
 
 class Unipelt(RecipePart):
@@ -100,12 +100,14 @@ BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == 
 
 
 class Merge(RecipePart):
-    """Of an adapter that is merged from those of its target and of other tasks: a row of method ``merge``."""
+    """How an adapter is merged from those of its target and of other tasks, in a row of method ``merge``."""
 
     flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
 
-    rule: MergeRule = Field("none", description="mean: of weights; ties: of what training changed (Yadav et al. 2023)")
-    density: Real = Field(0.2, gt=0, le=1, description="share of each adapter's changes, the largest, that is merged")
+    rule: MergeRule = Field(
+        "none", description="mean: of the weights; ties: of their changes in training (Yadav et al. 2023)"
+    )
+    density: Real = Field(0.2, gt=0, le=1, description="share of each adapter's changes that is merged: the largest")
     scale: Number = Field(1.0, gt=0, description="lambda, the factor of the merged changes")
     train: bool = Field(False, description="train the merged adapter and its head further")
 
@@ -115,22 +117,24 @@ class Fusion(RecipePart):
 
     form: FusionForm = Field(
         "gated",
-        description="gated: the target's own adapter plus gated others; anchored: attention that starts as one adapter;"
-        " standard: Pfeiffer et al. 2021",
+        description="gated: the target's own adapter plus gated sources; anchored: attention initialised to one"
+        " adapter; standard: Pfeiffer et al. 2021",
     )
-    implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
-    head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
+    implementation: FusionImplementation = Field("fast", description="stock: compute fusion with AdapterHub's own code")
+    head_start: bool = Field(
+        True, description="initialise the head from the target's own adapter; anchored: from the anchor"
+    )
     best: Count | None = Field(
-        None, ge=1, description="try only as many sources, those that linear probes of the target read best; unset: all"
+        None, ge=1, description="try only this many sources: those that linear probes rank highest; unset: all"
     )
 
 
 class Anchor(RecipePart):
-    """Of an anchored fusion."""
+    """Settings of an anchored fusion."""
 
     flags = {"score": "anchor", "rank": "fusion_rank"}
 
-    score: Number = Field(5.0, ge=0, description="attention score of the first adapter at the start; others have 0")
+    score: Number = Field(5.0, ge=0, description="initial attention score of the anchor; the other adapters have 0")
     rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
 
 
@@ -140,27 +144,27 @@ def even_gate(sources: int) -> float:
 
 
 class Gated(RecipePart):
-    """Of a gated fusion."""
+    """Settings of a gated fusion."""
 
     flags = {"gate": "gate", "rank": "gate_rank", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
 
     gate: Gate = Field(
         "token",
-        description="a gate for each token, or fixed ones: a number, one for each feature, or a number plus a matrix",
+        description="token: a gate for each token; or fixed gates: scalar, a number; vector, a number for each feature;"
+        " matrix, a number plus a matrix",
     )
     rank: Width | None = Field(None, ge=1, description="rank of that matrix; unset: full")
     start: Annotated[Real, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
         None,
-        description="gate of each source at the start: a number; even: 2 / sources, at most 1; probe: the sources and"
-        " gates with which a linear probe reads the target best, and no other sources; unset: probe with a fresh own"
-        " adapter, else even",
+        description="initial gate of each source: a number; even: 2 / sources, at most 1; probe: linear probes select"
+        " the sources and their gates; unset: probe if the own adapter is fresh, else even",
     )
     shared: bool = Field(False, description="the same gates at all sites")
     own: Own = Field(
         "fresh",
-        description="the target's own adapter: fresh, trained with the gates; warm: the same, initialised from the"
-        " source that a linear probe prefers; trained or frozen: that of stage one; none: the target's adapter has a"
-        " gate like all others",
+        description="the target's own adapter: fresh: a new one, trained with the gates; warm: the same, initialised"
+        " from the source that a linear probe prefers; trained or frozen: that of stage one; none: the target's adapter"
+        " has a gate like the others",
     )
 
     @property
@@ -185,64 +189,73 @@ def gates_text(gates: Mapping[str, float]) -> str:
 
 
 class Standard(RecipePart):
-    """Of a standard fusion."""
+    """Settings of a standard fusion."""
 
     flags = {"regularization": "fusion_regularization"}
 
-    regularization: Number = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
+    regularization: Number = Field(0.01, ge=0, description="weight of ||V - I||^2 per fusion site")
 
 
 class Smart(RecipePart):
     flags = {"weight": "smart", "direction": "smart_direction", "radius": "smart_radius"}
 
     weight: Number = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
-    direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
+    direction: SmartDirection = Field(
+        "reference", description="of the perturbation: as in the authors' code, or along the gradient"
+    )
     radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
 
 
 class Pretrained(RecipePart):
-    """How the pretrained weights train, where they do."""
+    """How the pretrained weights train, if they train."""
 
     flags = {"learning_rate": "backbone_learning_rate"}
 
     learning_rate: Number | None = Field(
         None, gt=0, description="peak learning rate of pretrained weights; unset: learning_rate"
     )
-    layer_decay: Real = Field(1.0, gt=0, le=1, description="rate of a layer over that of the one above")
-    embedding_learning_rate: Number | None = Field(
-        None, gt=0, description="peak learning rate of embeddings; unset: that of a layer below the lowest"
+    layer_decay: Real = Field(
+        1.0, gt=0, le=1, description="learning rate of a layer divided by that of the layer above"
     )
-    freeze_embeddings: bool = Field(False, description="leave the embeddings as they were pretrained")
-    second_encoder: SecondEncoder = Field("none", description="another encoder beside it, frozen or tuned too")
+    embedding_learning_rate: Number | None = Field(
+        None, gt=0, description="peak learning rate of embeddings; unset: as one layer below the lowest"
+    )
+    freeze_embeddings: bool = Field(False, description="freeze the embeddings")
+    second_encoder: SecondEncoder = Field(
+        "none", description="a second encoder, frozen (static) or trained too (tuned)"
+    )
 
 
 class Pairs(RecipePart):
-    """Of pairs that are encoded as one input."""
+    """For pairs that are encoded as one input."""
 
     flags = {"order": "pair_order"}
 
-    order: PairOrder = Field("given", description="random: train in a random order each epoch")
-    average_orders: bool = Field(False, description="score the mean of both orders")
+    order: PairOrder = Field("given", description="random: draw the order of the two texts in each epoch")
+    average_orders: bool = Field(False, description="score the mean over both orders")
 
 
 class Joint(RecipePart):
-    """Of training several tasks together."""
+    """For joint training of several tasks."""
 
     flags = {}
 
-    mixing: Mixing = Field("simultaneous", description="which tasks' batches make up a step")
-    temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
+    mixing: Mixing = Field("simultaneous", description="which tasks have a batch in a step")
+    temperature: Number = Field(
+        1.0, ge=0.1, description="of mixing = temperature: 1 is proportional; the larger, the more even"
+    )
     steps_per_epoch: Count | None = Field(
-        None, ge=1, description="steps of an epoch; unset: what the mixing rule implies"
+        None, ge=1, description="steps of an epoch; unset: as the mixing rule implies"
     )
     max_steps_per_epoch: Count | None = Field(
-        None, ge=1, description="steps of an epoch at most, where the mixing rule implies more"
+        None, ge=1, description="maximum steps of an epoch, if the mixing rule implies more"
     )
     epoch_of: Name | None = Field(
-        None, description="the task whose pass is an epoch of simultaneous and round-robin mixing; unset: the smallest"
+        None,
+        description="the task whose rows make an epoch of simultaneous and round-robin mixing; unset: the smallest",
     )
-    loss_weight: Number = Field(1.0, gt=0, description="weight of this task's loss")
-    split_layers: Count = Field(0, ge=0, description="top layers that each task has for itself")
+    loss_weight: Number = Field(1.0, gt=0, description="weight of the task's loss")
+    split_layers: Count = Field(0, ge=0, description="number of top layers that each task has for itself")
     gradient_surgery: GradientSurgery = Field("none", description="how tasks' gradients are combined")
 
     @field_validator("epoch_of")
@@ -251,7 +264,7 @@ class Joint(RecipePart):
         mixing = info.data.get("mixing", "simultaneous")
         if task is not None and mixing not in ("simultaneous", "round-robin"):
             raise ValueError(
-                f"with mixing = '{mixing}' an epoch is a pass over all tasks: use mixing = 'simultaneous' or"
+                f"with mixing = '{mixing}' an epoch has the rows of all tasks: use mixing = 'simultaneous' or"
                 " 'round-robin'"
             )
         return task

@@ -62,29 +62,34 @@ class Recipe(RecipePart):
     """
 
     trainable: Trainable = Field("adapter", description="what is trained")
-    encoding: Encoding | None = Field(None, description="pairs as one input (cross) or two (siamese)")
+    encoding: Encoding | None = Field(None, description="read pairs as one input (cross) or two (siamese)")
     pooling: Pooling | None = Field(
         None, description="sentence vector: first token, mean over tokens, or BERT's pretrained pooler"
     )
-    head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
-    cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
+    head: HeadKind | None = Field(None, description="the head that turns sentence vectors into a prediction")
+    cosine_scale: CosineScale = Field(
+        "clamped", description="how a cosine becomes a score: its positive part (clamped), or (cos + 1) / 2 (shifted)"
+    )
     cosine_threshold: CosineThreshold = Field(
         "zero",
-        description="with a cosine head, class 1 is above 0, or above what scores best on the validation rows (tuned)",
+        description="with a cosine head, class 1 is above this cosine: 0 (zero), or the best on the validation rows"
+        " (tuned)",
     )
     score_loss: ScoreLoss = Field(
-        "normalised", description="squared error of a score brought to -1..1 (clamped cosine: 0..1), or as it is"
+        "normalised",
+        description="squared error of a score on its own range (raw), or rescaled to -1..1 (normalised; clamped cosine:"
+        " 0..1)",
     )
-    one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
+    one_logit: bool = Field(False, description="predict two classes from one logit with the Bernoulli loss")
     class_weights: ClassWeights = Field(
-        "none", description="balanced: all classes count alike in the loss, however many training rows each has"
+        "none", description="balanced: all classes count equally in the loss, whatever their number of training rows"
     )
     label_smoothing: Real = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
-    max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
-    truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
+    max_length: Tokens | None = Field(None, ge=4, description="longest input in tokens")
+    truncation: Truncation = Field("head", description="which part of a single text longer than max_length is kept")
     pairs: parts.Pairs = parts.Pairs()
     extra: Extras = Field((), description="tasks whose training rows are added to the target's")
-    permute_labels: bool = Field(False, description="a control: shuffle the training labels, by the seed")
+    permute_labels: bool = Field(False, description="for a control: shuffle the training labels, drawn with the seed")
 
     adapter: parts.AdapterSettings = parts.AdapterSettings()
     bottleneck: parts.Bottleneck = parts.Bottleneck()
@@ -97,8 +102,8 @@ class Recipe(RecipePart):
     gated: parts.Gated = parts.Gated()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
-    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on what the head reads; not of a cosine")
-    vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also below a cosine")
+    head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on the head's input; a cosine has none")
+    vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also of a cosine")
     hidden_dropout: Real | None = Field(
         None, ge=0, lt=1, description="dropout in the backbone, except on attention; unset: the backbone's own"
     )
@@ -107,7 +112,7 @@ class Recipe(RecipePart):
     min_steps: Count | None = Field(
         None,
         ge=0,
-        description="train at least so many optimiser steps, by more epochs; unset: 400, or 0 if epochs is set",
+        description="minimum number of optimiser steps, reached by more epochs; unset: 400, or 0 if epochs is set",
     )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(
@@ -115,32 +120,46 @@ class Recipe(RecipePart):
     )
     pretrained: parts.Pretrained = parts.Pretrained()
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
-    gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
-    weight_decay: Number = Field(0.01, ge=0, description="AdamW's, not of biases and LayerNorms")
+    gradient_accumulation_steps: Count = Field(
+        1, ge=1, description="number of pieces that a batch is split into, to save memory"
+    )
+    weight_decay: Number = Field(0.01, ge=0, description="AdamW's weight decay; biases and LayerNorms have none")
     adam_beta1: Real = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient")
     adam_beta2: Real = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient")
-    adam_epsilon: Number = Field(1e-8, gt=0, description="AdamW's, added to the root of the mean squared gradient")
+    adam_epsilon: Number = Field(
+        1e-8, gt=0, description="AdamW's epsilon, added to the root of the mean squared gradient"
+    )
     adam_correction: AdamCorrection = Field(
         "moments",
-        description="AdamW's correction of bias: of both moments, before epsilon (PyTorch), or of the step size (step)",
+        description="AdamW's bias correction: of both moments, before epsilon, as in PyTorch (moments); or of the step"
+        " size (step)",
     )
     schedule: Schedule = Field(
-        "linear", description="rates after warm-up: linear to zero; noam: inverse square root of steps; constant"
+        "linear",
+        description="learning rate after warm-up: linear decay to zero; noam: inverse square root of steps; constant",
     )
-    warmup_ratio: Real = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
-    max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
-    early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
+    warmup_ratio: Real = Field(0.1, ge=0, le=1, description="share of the steps in which the learning rate rises")
+    max_grad_norm: Number = Field(1.0, gt=0, description="norm at which gradients are clipped")
+    early_stopping_patience: Count | None = Field(
+        None, ge=1, description="stop after this many epochs without a better score"
+    )
     evaluations: Count | None = Field(
         None,
         ge=1,
-        description="scorings on dev; unset: after each epoch, or ten if the default min_steps adds epochs",
+        description="number of scorings on dev; unset: each epoch, or ten if the default min_steps adds epochs",
     )
-    score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
-    score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")
+    score_start: bool | None = Field(
+        None, description="also score the initial model, which may then be kept; unset: if anchored or merged"
+    )
+    score_train: bool = Field(
+        False, description="also score training rows, at most 1,000 per task, whenever dev is scored"
+    )
     precision: Precision = Field("auto", description="auto: bf16 where GPU or CPU have instructions for it, else fp32")
 
     smart: parts.Smart = parts.Smart()
-    bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
+    bregman: Number = Field(
+        0.0, ge=0, description="mu of the Bregman proximal point, closeness to a running mean of the weights"
+    )
     l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
     joint: parts.Joint = parts.Joint()
 

@@ -15,10 +15,14 @@ class Resources(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: Whole = Field(1, ge=1, le=4096, description="cores, and threads of torch")
-    gpus: Real = Field(0, ge=0, le=64, description="a share of one (0.25: four cells on a GPU), or several whole ones")
+    gpus: Real = Field(
+        0, ge=0, le=64, description="a share of one GPU (0.25: four cells on a GPU), or several whole ones"
+    )
     memory_gb: Real | None = Field(None, gt=0, le=10**5, description="main memory in GiB; not set: not counted")
-    retries: Whole = Field(3, ge=0, le=1000, description="how often a cell is resumed elsewhere whose worker is lost")
-    minutes: Whole = Field(60 * 24, ge=1, le=60 * 24 * 365, description="slurm: time limit; a cell resumes after it")
+    retries: Whole = Field(3, ge=0, le=1000, description="how often a cell whose worker is lost is resumed elsewhere")
+    minutes: Whole = Field(
+        60 * 24, ge=1, le=60 * 24 * 365, description="slurm: time limit of a job; its cell resumes in the next"
+    )
     partition: str | None = Field(None, min_length=1, max_length=200, description="slurm: where to queue")
 
     @field_validator("gpus")

@@ -41,7 +41,7 @@ class Traits:
 TRAITS: dict[Method, Traits] = {
     "frozen": Traits(("head",), "head only"),
     "full": Traits(("full", "full+adapter"), "full fine-tuning"),
-    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning", by_source=True),
+    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential fine-tuning", by_source=True),
     "multitask": Traits(
         ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
     ),
@@ -53,11 +53,11 @@ TRAITS: dict[Method, Traits] = {
     "ensemble": Traits(("full",), "ensemble", is_ensemble=True),
 }
 _ONLY: dict[str, tuple[tuple[Method, ...], str]] = {
-    "order": (("sequential",), "only sequential tuning goes through tasks in turn"),
-    "through": (("sequential", "adapter"), "only sequential tuning or an adapter goes through tasks in turn"),
-    "own": (("fusion",), "only a fusion has an adapter of its own target"),
-    "variant_of": (("fusion",), "only a fusion stands for another"),
-    "after": (("multitask",), "only joint training (multitask) can come after other tasks"),
+    "order": (("sequential",), "only sequential fine-tuning goes through tasks in turn"),
+    "through": (("sequential", "adapter"), "only sequential fine-tuning or an adapter goes through tasks in turn"),
+    "own": (("fusion",), "only a fusion reads an adapter of its target"),
+    "variant_of": (("fusion",), "only a fusion has variants"),
+    "after": (("multitask",), "only joint training (multitask) can start after other tasks"),
     "members": (("ensemble",), "only an ensemble has members: of names one row"),
     "most": (("ensemble",), "only an ensemble has members"),
 }
@@ -69,63 +69,63 @@ class Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method = Field(description="what it trains, and on what")
-    title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
+    method: Method = Field(description="the method")
+    title: Title = Field("", description="its name in tables; empty: the method's title, or the row's name")
     of: RowName | None = Field(
         None,
-        description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters;"
-        " with `through` it learns the tasks before the target by the recipe of that row;"
-        " full: its head starts as that of a row of frozen (LP-FT)",
+        description="the row whose runs it is built on; adapter: warm-start from the best of the sources' adapters, or"
+        " with `through`, the row whose recipe the tasks before the target use; full: initialise the head from a row of"
+        " frozen (LP-FT)",
     )
     members: tuple[RowName, ...] = Field(
-        (), description="ensemble: the rows whose runs of the same seed it joins; written as a list in `of`"
+        (), description="ensemble: the rows whose runs with the same seed it joins; written as a list in `of`"
     )
     rule: JoinedBy = Field(
         "mean",
-        description="ensemble: mean of predictions, best first, while dev does not fall; weighted: the same with"
-        " repetition; vote: most frequent class, or median score, of the best",
+        description="ensemble: mean of predictions, best members first, while the dev score does not fall; weighted:"
+        " the same with repetition; vote: the most frequent class, or the median score, of the best members",
     )
     most: Annotated[Whole, Field(ge=1, le=100)] | None = Field(
-        None, description="ensemble: members at most; unset: 5 for vote, else all"
+        None, description="ensemble: maximum number of members; unset: 5 for vote, else all"
     )
     own: tuple[RowName, ...] = Field(
-        (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
+        (), description="fusion: rows of adapters; the best on dev is the target's own adapter; none: as `of`"
     )
     variant_of: RowName | None = Field(
         None,
-        description="fusion: another row of fusion; against rows without fusion, on each target the one stands for both"
-        " that is better on the validation rows",
+        description="fusion: the row of fusion that this one is a variant of; against rows without fusion, each target"
+        " uses the variant that is best on the validation rows",
     )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
-    sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
+    sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks besides a target")
     order: tuple[TaskName, ...] | None = Field(
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     through: tuple[TaskName, ...] | None = Field(
         None,
         min_length=1,
-        description="sequential: one model through these tasks in turn before each target; adapter: one adapter does",
+        description="sequential, adapter: one model, or one adapter, through these tasks in turn before each target",
     )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: BackboneName | None = Field(
-        None, description="another backbone than the study's; rows that it is built on must have the same"
+        None, description="a backbone other than the study's; the rows that it is built on must have the same"
     )
     keep_weights: bool = Field(
         False, description="full, multitask, sequential: keep the trained models for predict; other methods always do"
     )
     tune: Grid | None = Field(
-        None, description="a run for every combination of these values of recipe keys: the best on dev is the row's"
+        None, description="values of recipe keys; every combination is a trial, and the best on dev is the row's run"
     )
     published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
         None,
-        description="its name or names in the published tables; sequential tuning: one name for each source; full"
-        " fine-tuning, with cross_task: may have one for the model of each task",
+        description="its name or names in the published tables; sequential: one name for each source; full, with"
+        " cross_task: one name for the model of each task, if you like",
     )
     published_columns: tuple[str, ...] | None = Field(
-        None, min_length=1, description="only these columns of the published tables are of this row"
+        None, min_length=1, description="the columns of the published tables that belong to this row; unset: all"
     )
-    recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
-    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
+    recipe: dict[str, Any] = Field({}, description="overrides the recipe of the task, which overrides the study's")
+    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="overrides the row's recipe, for one task")
 
     _no_repeats = field_validator("members", "own", "targets", "sources", "order", "through", "after")(no_repeats)
 
@@ -187,9 +187,9 @@ class Row(BaseModel):
                 yield f"{key}: {why}, not {self.method}"
         for key, before in (("order", self.order), ("through", self.through)):
             if before is not None and self.sources is not None:
-                yield f"sources: {key} says what comes before each task: leave sources out"
+                yield f"sources: {key} already names the tasks before each target: leave sources out"
         if self.order is not None and self.through is not None:
-            yield "through: order says what comes before each task: leave one of the two out"
+            yield "through: order already names the tasks before each target: leave one of the two out"
 
     def _member_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if self.method != "ensemble":
@@ -203,7 +203,7 @@ class Row(BaseModel):
             elif row.method == "ensemble":
                 yield f"of: '{name}' is an ensemble itself"
             elif row.by_source:
-                yield f"of: '{name}' has a run for each source: name rows with one, such as those with an order"
+                yield f"of: '{name}' has a run for each source: name rows with one run, such as those with an order"
         for key in ("recipe", "tasks", "tune"):
             if getattr(self, key):
                 yield f"{key}: an ensemble trains nothing"
@@ -236,14 +236,14 @@ class Row(BaseModel):
         elif base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
         elif self.method in ("adapter", "merge") and (base.of or base.through):
-            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
+            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters are newly initialised"
 
     def _variant_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if not self.variant_of:
             return
         other = rows.get(self.variant_of)
         if other is None or other.method != "fusion" or other is self:
-            yield f"variant_of: '{self.variant_of}' is no other row of fusion"
+            yield f"variant_of: '{self.variant_of}' is not another row of fusion"
         elif other.variant_of:
             yield f"variant_of: '{self.variant_of}' is itself a variant of '{other.variant_of}': name that one"
 
@@ -252,7 +252,7 @@ class Row(BaseModel):
             return
         for name in self.own:
             if name not in rows or rows[name].method != "adapter":
-                yield f"own: '{name}' is no row of adapters"
+                yield f"own: '{name}' is not a row of adapters"
 
     def _backbone_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if not self.built_on:
@@ -268,7 +268,7 @@ class Row(BaseModel):
         own = layered(self.recipe, *self.tasks.values())
         for key in grid:
             if has_key(own, key):
-                yield f"{key}: the row's recipe has it: leave it out of one of them (tune = {{}} tunes nothing)"
+                yield f"{key}: the row's recipe sets it too: leave it out of one of them (tune = {{}} tunes nothing)"
         base = layered(shared, self.recipe)
         problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}
         yield from (problem for problem in problems if problem not in Recipe.problems(base))

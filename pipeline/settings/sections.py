@@ -16,12 +16,12 @@ class Curve(BaseModel):
 
     rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
     methods: tuple[RowName, ...] = Field(
-        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have one"
+        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have a curve"
     )
     targets: tuple[TaskName, ...] | None = Field(
         None, min_length=1, description="targets that have a curve; unset: all"
     )
-    recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
+    recipe: dict[str, Any] = Field({}, description="overrides the rows' recipes: few rows need more epochs")
 
     _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
 
@@ -38,9 +38,11 @@ class ScoredRows(BaseModel):
 
     rows: ScoredOn = Field("dev", description="which rows are scored")
     tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
-    share: Real = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
-    size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
-    seed: Whole = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
+    share: Real = Field(
+        0.2, gt=0, lt=1, description="train: share of the training rows (after limits) that are validation rows"
+    )
+    size: Rows = Field(1000, description="held-out: number of training rows that are held out, at most half of them")
+    seed: Whole = Field(0, ge=0, lt=2**32, description="seed of the split, which is the same for all rows and seeds")
 
     @model_validator(mode="before")
     @classmethod
@@ -68,9 +70,11 @@ class Published(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     report: str = Field(description="the report's name in published.csv")
-    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="table of the report, or several")
-    split: str = Field("dev", description="the split that the tables' scores are of")
-    curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
+    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        description="a table of the report, or several"
+    )
+    split: str = Field("dev", description="the split of the tables' scores")
+    curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> its row and target")
     tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
 
     @property

@@ -46,37 +46,40 @@ class Study(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(max_length=64), AfterValidator(_file_name)]
-    description: str = Field("", description="what `studies list` and the page say of it")
+    description: str = Field("", description="shown by `studies list` and on the page")
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
     reference: RowName = Field(
-        "full", description="what the others are tested against; without full, the first row that is not sequential"
+        "full",
+        description="the row that the others are tested against; without full, the first row that is not sequential",
     )
     targets: tuple[TaskName, ...] = Field(min_length=1, description="tasks that each row is trained for and scored on")
-    sources: tuple[TaskName, ...] = Field((), description="tasks beside the targets that knowledge comes from")
+    sources: tuple[TaskName, ...] = Field((), description="more tasks to transfer from, besides the targets")
     apart: dict[TaskName, tuple[TaskName, ...]] = Field(
-        {}, description="target -> tasks that it takes nothing from, such as those that share text with its dev"
+        {}, description="target -> tasks that it must not use, such as those that share text with its dev"
     )
     seeds: tuple[Seed, ...] = Field(
-        min_length=1, description="of initial weights, samples, order and dropout: a run each"
+        min_length=1, description="seeds of initial weights, samples, order and dropout; one run each"
     )
     source_seed: Seed | None = Field(None, description="the seed of all runs on other tasks; unset: the target's own")
     limit: Rows | None = Field(None, description="training rows of every task")
-    target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
+    target_limit: Rows | None = Field(None, description="training rows of the target; sources keep `limit`")
     dev_limit: Rows | None = Field(
-        None, ge=2, description="validation rows, and as many test rows unless these are held out of train"
+        None, ge=2, description="maximum validation rows, and test rows unless these are held out of train"
     )
-    scoring: ScoredRows = Field(ScoredRows(), description="which are the validation rows and which the test rows")
-    recipe: dict[str, Any] = Field({}, description="of every row")
-    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over that recipe, for one task")
-    tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")
-    tune_on: Literal["first seed", "each seed"] = Field("first seed", description="where the trials of a row are run")
+    scoring: ScoredRows = Field(ScoredRows(), description="which rows are validation rows, and which are test rows")
+    recipe: dict[str, Any] = Field({}, description="the recipe of every row")
+    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="overrides that recipe, for one task")
+    tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, unless they say otherwise")
+    tune_on: Literal["first seed", "each seed"] = Field(
+        "first seed", description="the seeds on which a row's trials run"
+    )
     rows: dict[RowName, Row] = Field(
-        {}, description="rows that are more than a method's name; each may be `like` another"
+        {}, description="rows that are more than a method's name; a row may copy another with `like`"
     )
     curve: Curve | None = Field(None, description="the same rows with few training rows of the target")
-    published: Published | None = Field(None, description="a report's tables, to print beside the study's own")
-    cross_task: bool = Field(False, description="score every single-task model on the other targets too")
-    resources: Resources = Field(Resources(), description="what each run is given of a cluster's machines")
+    published: Published | None = Field(None, description="a report's tables, shown beside the study's own")
+    cross_task: bool = Field(False, description="also score every single-task model on the other targets")
+    resources: Resources = Field(Resources(), description="the resources of each run on a cluster")
 
     _no_repeats = field_validator("methods", "targets", "sources", "seeds")(no_repeats)
 

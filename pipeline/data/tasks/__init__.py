@@ -46,10 +46,10 @@ class Source(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    labels: dict[str, float] = Field({}, description="raw label -> label; every raw label must be there")
+    labels: dict[str, float] = Field({}, description="raw label -> label; must have every raw label")
     scale: tuple[float, float] | None = Field(None, description="label = scale[0] * raw + scale[1]")
     dev_fraction: float | None = Field(
-        None, gt=0, lt=1, description="no dev split is published: hold out this share of train"
+        None, gt=0, lt=1, description="if no dev split is published: the share of train to hold out for it"
     )
     drop_blank: bool = Field(False, description="leave out rows with an empty text, which are otherwise an error")
     drop_labels: tuple[str, ...] = Field((), description="leave out rows with these raw labels, such as -1 for none")
@@ -58,17 +58,17 @@ class Source(BaseModel):
 class Files(Source):
     """Files of ``--data DIR``: ``DIR/<task>/<stem>.{parquet,csv,tsv,jsonl}``; values are stems."""
 
-    train: str = Field("train", description="the file of the training rows, without its suffix")
-    dev: str = Field("dev", description="of the validation rows")
-    test: str = Field("test", description="of the test rows, if there are any")
+    train: str = Field("train", description="file of the training rows, without its suffix")
+    dev: str = Field("dev", description="file of the validation rows")
+    test: str = Field("test", description="file of the test rows, if there are any")
 
 
 class Hub(Source):
     """A data set of the Hugging Face Hub."""
 
-    dataset: str = Field(description="its id, such as nyu-mll/glue")
+    dataset: str = Field(description="id of the data set, such as nyu-mll/glue")
     config: str | None = Field(None, description="its configuration, such as rte")
-    revision: str | None = Field(None, description="a commit, branch or tag; not set: the newest")
+    revision: str | None = Field(None, description="a commit, branch or tag; unset: the newest")
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="its columns of texts")
     label: str = Field(description="its column of the label")
     splits: dict[Split, str] = Field(min_length=1, description="its splits that are `train`, `dev` and `test`")
@@ -82,20 +82,24 @@ class Task(BaseModel):
     name: Name = Field(description="the folder's name: at most 32 lower-case letters, digits, `_` and `-`")
     description: str = Field("", description="one line for `tasks list`")
     aliases: tuple[Name, ...] = Field((), description="other names for it on the command line")
-    terms: str = Field("", description="licence of the data, or on what terms it was released")
-    shares_text: dict[Name, str] = Field({}, description="tasks with some of the same text, and how much of it")
+    terms: str = Field("", description="licence of the data, or the terms of its release")
+    shares_text: dict[Name, str] = Field({}, description="tasks that share text with this one, and which text")
     kind: Kind = Field(description="what is predicted")
-    text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
+    text: tuple[str, ...] = Field(min_length=1, max_length=2, description="the column of the text, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
     range: tuple[Bound, Bound] | None = Field(None, description="lowest and highest score")
-    metric: Metric = Field(description="what scores it, and what chooses epochs on dev: see below")
-    encoding: Encoding = Field("cross", description="how recipes that set none read a pair: as one input or as two")
-    pooling: Pooling = Field("mean", description="what stands for a text, likewise: first token, mean, or pooler")
-    head: HeadKind = Field("linear", description="the head, likewise")
-    max_length: int = Field(128, ge=4, le=8192, description="tokens of an input, likewise; longer ones are cut")
-    files: Files = Field(Files(), description="names of files and labels, where they are not the usual ones")
-    hub: Hub | None = Field(None, description="where it is downloaded from if no folder has it")
+    metric: Metric = Field(description="the metric of its scores, which also selects epochs on dev: see below")
+    encoding: Encoding = Field(
+        "cross", description="default of recipes: read a pair as one input (cross) or two (siamese)"
+    )
+    pooling: Pooling = Field("mean", description="default of recipes: sentence vector, the first token, mean or pooler")
+    head: HeadKind = Field("linear", description="default of recipes: the head")
+    max_length: int = Field(
+        128, ge=4, le=8192, description="default of recipes: longest input in tokens; longer ones are cut"
+    )
+    files: Files = Field(Files(), description="names of files and labels, if they are not the usual ones")
+    hub: Hub | None = Field(None, description="the data set of the Hub that is downloaded if no folder has the task")
 
     @property
     def is_pair(self) -> bool:
