@@ -1,4 +1,4 @@
-"""Studies of many tasks: how many runs pairwise sequential tuning and fusion need, their training, and the planning."""
+"""Studies of many tasks: the runs, training and planning of pairwise sequential fine-tuning and of fusion."""
 
 import json
 import time

@@ -178,7 +178,7 @@ class Model:
         recipe = self._target.recipe
         if not self.adapters:
             raise PipelineError(
-                f"run {self.run} ({self.kind} of '{self.task}') is no fusion: only a fusion has shares of adapters"
+                f"run {self.run} ({self.kind} of '{self.task}') is not a fusion: only a fusion has shares of adapters"
             )
         rows = self._rows([text])
         tokenizer = self._target.workspace.backbone.tokenizer

@@ -27,7 +27,9 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     """
     folder = folder.resolve()
     if not is_name(folder.name):
-        raise PipelineError(f"{folder}: no folder of a task: its name is not of a-z, 0-9, _ and -, a letter first")
+        raise PipelineError(
+            f"{folder}: not the folder of a task: its name must have only a-z, 0-9, _ and -, a letter first"
+        )
     task = find_task(folder.name, folder.parent)
     splits, unlabelled = _load(task, folder)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
@@ -92,23 +94,26 @@ def _rare(task: Task, labels: pd.Series) -> list[str]:
 
 def _repeats(repeats: Repeats) -> list[str]:
     lines = [
-        f"equal texts: {count:,} of {split} repeat an earlier row" for split, count in repeats.equal.items() if count
+        f"equal texts: {count:,} of the {split} rows repeat an earlier row"
+        for split, count in repeats.equal.items()
+        if count
     ]
     for split, count in repeats.equal_in_train.items():
         if count:
             lines.append(
-                f"equal texts: {count:,} of {split} are also in train (extract --drop-overlap drops them there)"
+                f"equal texts: {count:,} of the {split} rows are also in train (extract --drop-overlap drops these)"
             )
     for split, count in repeats.near_in_train.items():
         if count:
             other = "another row of train" if split == "train" else "a row of train"
             lines.append(
-                f"near-duplicates: {count:,} of {split} differ from {other} by one word of {LEAST_WORDS} or more"
+                f"near-duplicates: {count:,} of the {split} rows differ from {other} in one word"
+                f" (of at least {LEAST_WORDS})"
             )
     if not lines:
         lines.append("no equal texts, no near-duplicates")
     if repeats.compared < repeats.texts:
-        lines.append(f"near-duplicates were looked for among {repeats.compared:,} of {repeats.texts:,} texts")
+        lines.append(f"near-duplicates: only {repeats.compared:,} of {repeats.texts:,} texts were compared")
     return lines
 
 

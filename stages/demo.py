@@ -58,7 +58,7 @@ def demo(folder: Path, seed: int) -> int:
     if not (backbone / "config.json").is_file():
         _say("A nano BERT, pretrained on their text")
         score = pretrain_fresh(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, _MASKING, seed=seed)
-        _say(f"It guesses {score:.0%} of masked words: {backbone}")
+        _say(f"Its masked-token accuracy is {score:.0%}: {backbone}")
     study = find_study("demo")
     places = str(backbone), data, folder / DEFAULT_STORE, folder / "reports"
     workspace = Workspace(*places, scoring=study.scoring)  # the study's, which then finds these runs
@@ -69,7 +69,7 @@ def demo(folder: Path, seed: int) -> int:
     _say(f"Stage two: fusion of the others for {TARGET}, which has few rows")
     fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=study.seeds[0]).record
     print(f"{TARGET}: dev {fused.metric} {fused.dev:.3f}", flush=True)
-    _say("Stage three: what else one would try, on the same rows and seed")
+    _say("Stage three: the alternatives, on the same rows and seed")
     result, report = compare(study, workspace)
     print()
     print(f"{verdict_and_scores(report)}\n\nall tables: {report / TABLES}")

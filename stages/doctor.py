@@ -200,7 +200,7 @@ def _backbone(name: str) -> Finding:
     except PipelineError as error:
         return Finding("problem", "backbone", str(error))
     except ValueError:
-        return Finding("problem", "backbone", f"{name}: no folder and no Hub id", "give another --backbone")
+        return Finding("problem", "backbone", f"{name}: neither a folder nor a Hub id", "give another --backbone")
     if is_cached:
         return Finding("ok", "backbone", f"{name}: in the Hub's cache")
     if HF_HUB_OFFLINE:
@@ -224,7 +224,7 @@ def _disk(option: str, folder: Path) -> Finding:
     try:
         if not place.is_dir():
             return Finding(
-                "problem", topic, f"{place}: a file stands where a folder is needed", f"give another {option}"
+                "problem", topic, f"{place}: there is a file where a folder is needed", f"give another {option}"
             )
         if not os.access(place, os.W_OK | os.X_OK):
             return Finding(

@@ -124,7 +124,7 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
                 records[run] = record
                 problems += _misfits(record, task)
             elif ledger.began(run):
-                problems.append(f"run {run} is not finished: run the command that began it again")
+                problems.append(f"run {run} is not finished: run its command again")
             else:
                 problems.append(f"no run {run} in {ledger.root}")
     raise_all("--runs", problems)

@@ -31,7 +31,7 @@ def check_place(folder: Path) -> None:
     """Refuse to replace a folder that holds what no export wrote, such as notes or the ``.git`` of a repository."""
     with writing(folder):
         if folder.exists() and not folder.is_dir():
-            raise PipelineError(f"--output {folder}: a file stands there: name a folder")
+            raise PipelineError(f"--output {folder}: this is a file: name a folder")
         earlier = _files_of_export(folder / TASK_FILE)
         if (other := next((name for name in names_in(folder) if name not in earlier), None)) is not None:
             raise PipelineError(

@@ -112,14 +112,14 @@ def parse_model(target: str | Path, store: str | Path | None) -> tuple[str, str,
     folder = Path(target).absolute()
     if not present(folder / MANIFEST) or len(folder.parents) < 3:
         raise PipelineError(
-            f"{shortened(str(target))} is no task, TASK@RUN or folder of an artifact (it has no {MANIFEST})"
+            f"{shortened(str(target))} is not a task, TASK@RUN or folder of an artifact (it has no {MANIFEST})"
         )
     if store is not None and root.resolve() != folder.parents[2].resolve():
-        raise PipelineError(f"{folder} stands in another store than {root}: leave out store=")
+        raise PipelineError(f"{folder} is in another store than {root}: leave out store=")
     artifact = Store(folder.parents[2]).find(folder.name)
     if artifact is None or artifact.folder != folder:
         raise PipelineError(
-            f"{folder} stands in no store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
+            f"{folder} is not in a store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
         )
     return artifact.manifest.task, artifact.manifest.run, folder.parents[2]
 

@@ -126,7 +126,7 @@ def _next(task: str, proposal: Proposal, others: Sequence[str], data: str) -> li
     usual = "quora" if is_pair else "sst"
     # All rows of a task on the Hub may take hours.
     before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
-    reading = "  # and says whether pairs should be read otherwise" if is_pair else ""
+    reading = "  # and says if pairs should be read in another way" if is_pair else ""
     return [
         "next:",
         f"  python -m pipeline extract --task {task}{data}{reading}",
@@ -153,7 +153,11 @@ def _shares(split: str) -> list[float]:
 def _checked_name(name: str | None, file: Path) -> str:
     given = name if name is not None else name_of(file)
     if not is_name(given):
-        what = f"--name {shortened(name)}" if name is not None else f"{file}: its name makes no name of a task: --name"
+        what = (
+            f"--name {shortened(name)}"
+            if name is not None
+            else f"{file}: its name cannot be the name of a task: --name"
+        )
         raise PipelineError(f"{what}: give up to 32 of a-z, 0-9, _ and -, a letter first")
     if any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):
         raise PipelineError(f"'{given}' is a built-in task: give another name with --name")
@@ -196,7 +200,7 @@ def _warnings(proposal: Proposal) -> list[str]:
     if len(proposal.hints) > _SHOWN:
         lines.append(f"and {len(proposal.hints) - _SHOWN} more such labels")
     if proposal.hints:
-        lines.append("to mend labels: correct the file, delete the folder of the task, and run the command again")
+        lines.append("to fix labels: correct the file, delete the folder of the task, and run the command again")
     return lines
 
 

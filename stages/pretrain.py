@@ -90,7 +90,7 @@ def pretrain(
         raise PipelineError(f"--tasks {','.join(tasks)}: name each task once, such as --tasks sst,quora")
     backbone = workspace.backbone
     if backbone.tokenizer.fast.mask_token_id is None:
-        raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be hidden")
+        raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be masked")
     update = {
         "epochs": recipe.epochs or recipe.usual_epochs,
         "learning_rate": recipe.learning_rate or ENCODER_RATE,
@@ -151,7 +151,7 @@ class _Pretraining:
         result = _result_in(output)
         if result is not None and result.identity == self.identity:
             return result
-        otherwise = "a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone)"
+        otherwise = "a backbone that was trained differently (other tasks, recipe, rows, seed or backbone)"
         raise PipelineError(
             f"{output}: holds {otherwise if result else 'something else'}: give another folder (--output)"
         )
@@ -166,7 +166,7 @@ class _Pretraining:
         torch.manual_seed(self.seed)
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
         if not had_head:
-            notice(f"{backbone.name} has no masked-language-model head: a fresh one is trained with it")
+            notice(f"{backbone.name} has no masked-language-model head: a new one is trained with it")
             recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
         if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)
@@ -199,7 +199,7 @@ class _Pretraining:
         tokens = tokenise(rows, tokenizer, "cross", self.lengths[task])
         if np.isin(np.concatenate(tokens.a), tokenizer.fast.all_special_ids).all():
             raise PipelineError(
-                f"task '{task}': its {split} texts hold no word that the backbone knows, so that none can be hidden"
+                f"task '{task}': its {split} texts have no word that the backbone knows, so none can be masked"
             )
         return tokens
 

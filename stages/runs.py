@@ -199,8 +199,8 @@ class Runs:
         own = tuple(f"{self.ledger.folder(run)}{os.sep}" for run in runs)
         unread = [problem for problem in self.problems if not problem.startswith(own)]
         if not force:
-            _refuse_if(broken, "still needed; --force removes all the same, and then")
-            _refuse_if(unread, "cannot tell whether something needs it; --force removes all the same")
+            _refuse_if(broken, "still needed; --force removes them anyway, and then")
+            _refuse_if(unread, "cannot tell whether something needs them; --force removes them anyway")
         freed = 0
         for run in dict.fromkeys(runs):
             size = size_of(self.ledger.folder(run))

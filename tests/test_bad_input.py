@@ -59,7 +59,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "extract --task of 5,000 letters": (["extract", "--data", ".", "--task", LONG], "unknown task 'aaa"),
     "fuse --target of 5,000 letters": (["fuse", "--data", ".", "--target", LONG], "unknown task 'aaa"),
     "a task file of 5,000 letters": (["tasks", "check", f"{LONG}.toml"], "the name is too long"),
-    "extract --backbone of 5,000 letters": ([*TRAIN, "--backbone", LONG], "no folder and no Hub id"),
+    "extract --backbone of 5,000 letters": ([*TRAIN, "--backbone", LONG], "neither a folder nor a Hub id"),
     "ensemble --name of 5,000 letters": ([*ENSEMBLE[:3], "--name", LONG], "up to 32 of a-z"),
     "ensemble --runs of 5,000 letters": ([*ENSEMBLE, "--runs", LONG], "no run aaa"),
     "extract --adapter of 5,000 letters": ([*TRAIN, "--adapter", LONG], "Choose from"),
@@ -174,7 +174,7 @@ REPORTS_JSON = {
     "study.json": ("mine/study.json", ["report", "--study", "mine"], "run compare again"),
     "ensemble.json": (
         "ensembles/mine/ensemble.json", [*PREDICT, "--using", "ensemble:mine"], "make the ensemble again"),
-    "run.json": ("runs/mine/run.json", [*ENSEMBLE, "--runs", "mine"], "the run is made again"),
+    "run.json": ("runs/mine/run.json", [*ENSEMBLE, "--runs", "mine"], "the run is trained again"),
 }  # fmt: skip
 CONTENTS: dict[str, bytes | None] = {
     "cut off": b'{"a": ',
@@ -203,13 +203,13 @@ def test_a_damaged_record_is_named_with_the_remedy(
         file.write_bytes(written)
     message = refused(*arguments, "--reports", tmp_path / "reports")
     assert str(file) in message
-    assert (remedy if written is not None else "a folder stands where a file is needed") in message
+    assert (remedy if written is not None else "there is a folder where a file is needed") in message
 
 
 def test_a_folder_called_task_toml(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own" / "task.toml").mkdir(parents=True)
     message = refused("tasks", "show", "own", "--data", tmp_path)
-    assert message == f"{tmp_path / 'own' / 'task.toml'}: a folder stands where a file is needed"
+    assert message == f"{tmp_path / 'own' / 'task.toml'}: there is a folder where a file is needed"
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"seed": 1}', b"[" * DEEP])
@@ -236,7 +236,7 @@ def test_what_the_machine_refuses_anywhere_is_one_line(
 
     monkeypatch.setattr("pipeline.cli.tasks.built_in_tasks", refuse)
     message = refused("tasks", "list")
-    assert message == f"/some/file: {reason}. Finished work is kept; mend this and run the same command again"
+    assert message == f"/some/file: {reason}. Finished work is kept; fix this and run the same command again"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "no", "/x"), OSError("?"), ZeroDivisionError()])
@@ -267,7 +267,7 @@ def test_all_that_a_command_line_misspells_is_told_at_once(refused: Refused, tmp
     nowhere = tmp_path / "nowhere"
     told = refused("fuse", "--target", "sst", "--data", nowhere, "--backbone", nowhere)
     assert told.splitlines() == [
-        "command line: 2 mistakes",
+        "command line: 2 problems",
         f"  {nowhere}: no such folder (--data, or data in pipeline.toml)",
         f"  backbone '{nowhere}': no such folder (--backbone takes a folder or a Hub id)",
     ]

@@ -83,7 +83,7 @@ def test_extract_fuse_predict_from_end_to_end(
         assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
         assert " on 40 rows (epoch " in out and "nothing was computed" not in out
     _, out, _ = run("extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe)
-    assert "nothing was computed. --force makes it again" in out
+    assert "nothing was computed. --force runs it again" in out
     fuse = ["fuse", "--target", "pairs", "--sources", "films", "--recipe", recipe]
     status, out, _ = run(*fuse, *places, *QUICK, "--json")
     fused = json.loads(out.splitlines()[-1])
@@ -137,7 +137,7 @@ def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: C
 
 
 @pytest.mark.parametrize("where", ["here", "in a pool"])
-def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_mend(
+def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_fix(
     where: str, places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process and in another: it leaves a gap, and the runs after it are trained."""
@@ -242,11 +242,11 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         (to_predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
         (to_predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
         (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
-        (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 mistakes"),
+        (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 problems"),
         (to_predict("sst,sst"), "--target names sst more than once"),
         (to_predict(","), "--target names no task"),
         ([*to_predict(), "--batch-size", "0"], "--batch-size 0"),
-        ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is no layer"),
+        ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is not a layer"),
         ([*to_predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
         ([*EVALUATE, "--batch-size", "0"], "--batch-size 0"),
         ([*EVALUATE, "--store", "none"], "no model of 'sst' in none: no such folder (--store)"),
@@ -256,7 +256,7 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         ([*EXPLAIN, "--text", "a", "--using", "fusion"], "no fusion of 'sst' in kept"),
         ([*EXPLAIN, "--text", "a", "--backbone", "./none"], "backbone './none': no such folder"),
         (["explain", "--target", "sst", "--text", "a", "--store", "none"], "in none: no such folder (--store)"),
-        ([*EXPORT, "file"], "--output file: a file stands there"),
+        ([*EXPORT, "file"], "--output file: this is a file"),
         ([*EXPORT, "kept"], "--output kept: holds"),
         ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
         ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
@@ -376,7 +376,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["extract", "--task", "films", "--limit", "1"], ["single class"]),
         (["extract", "--task", "films", "--learning-rate", "-1"], ["learning_rate", "greater than 0", "-1.0"]),
         (["extract", "--task", "films", "--learning-rate", "nan"], ["learning_rate"]),
-        (["extract", "--task", "films", "--epochs", "0", "--batch-size", "0"], ["2 mistakes", "epochs", "batch_size"]),
+        (["extract", "--task", "films", "--epochs", "0", "--batch-size", "0"], ["2 problems", "epochs", "batch_size"]),
         (["extract", "--task", "films", "--epochs", "two"], ["--epochs", "two"]),
         (["extract", "--task", "films", "--head", "round"], ["--head"]),
         (["extract", "--task", "films", "--head", "cosine"], ["compares two sentences"]),
@@ -388,7 +388,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["extract", "--task", "films", "--start-from", "meals"], ["--start-from", "meals: no adapter in"]),
         (["fuse", "--target", "films"], ["adapters of another task, but none", "extract --task TASK"]),
         (["fuse", "--target", "films", "--fusion", "anchored"], ["films: no adapter", "extract --task films"]),
-        (["fuse", "--target", "films", "--sources", "meals@a,pairs@b"], ["2 mistakes", "no adapter a in"]),
+        (["fuse", "--target", "films", "--sources", "meals@a,pairs@b"], ["2 problems", "no adapter a in"]),
         (["fuse", "--target", "films", "--sources", "films"], ["that is the target itself: name other tasks"]),
         (["fuse", "--target", "films", "--sources", "meals,nope"], ["unknown task 'nope'"]),
         (["extract", "--task", "films", "--dev-limit", "0"], ["--dev-limit 0: give at least 1 row of dev"]),
@@ -397,9 +397,9 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["compare", "--study", "nope"], ["unknown study 'nope'", "default"]),
         (["compare", "--seeds", "1,two"], ["--seeds 1,two"]),
         (["compare", "--methods", "magic"], ["methods"]),
-        (["compare", "--batch-size", "-1", "--learning-rate", "-1"], ["2 mistakes", "batch_size", "learning_rate"]),
+        (["compare", "--batch-size", "-1", "--learning-rate", "-1"], ["2 problems", "batch_size", "learning_rate"]),
         (["compare", "--targets", "films,nope", "--methods", "full"], ["unknown task 'nope'"]),
-        (["compare", "--seeds", "1,1"], ["study 'default' with --seeds: 1 mistake", "seeds: 1 is listed twice"]),
+        (["compare", "--seeds", "1,1"], ["study 'default' with --seeds: 1 problem", "seeds: 1 is listed twice"]),
         (["predict", "--target", "films", "--input", "in.csv", "--output", "out.csv"], ["in.csv", "no such file"]),
     ],
 )  # fmt: skip
@@ -414,7 +414,7 @@ def test_a_recipe_reports_all_its_mistakes_at_once(places: list[str], run: Comma
     file = tmp_path / "bad.toml"
     file.write_text('learning_rat = 1e-3\nepochs = "many"\nbatch_size = -1\nencoding = "cross"\nhead = "cosine"\n')
     result = run("extract", "--task", "films", *places, "--recipe", file)
-    assert_refused(result, "4 mistakes", "learning_rat: unknown key", "epochs", "batch_size", "cosine")
+    assert_refused(result, "4 problems", "learning_rat: unknown key", "epochs", "batch_size", "cosine")
 
 
 def test_a_task_file_reports_all_its_mistakes_at_once(run: Command, tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ def test_two_processes_read_as_one_does(places: list[str], run: Command, tmp_pat
         assert statuses(members, 120) == [0, 0], members[0].printed()
         printed = [member.printed() for member in members]
     assert json.loads(printed[0].splitlines()[-1])["run"] == alone["run"]
-    assert printed[0].count("a fresh one is trained") == 1
+    assert printed[0].count("a new one is trained") == 1
     assert printed[1] == ""
     curves = [json.loads((tmp_path / name / "pretraining.json").read_text())["curve"] for name in ("one", "two")]
     losses = [[point["loss"] for point in curve[1:]] for curve in curves]

@@ -182,7 +182,7 @@ def test_a_share_that_is_reached_is_enough_and_a_sample_is_smaller(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["stages/none.py"], "tests/test_broken.py fail without any fault: mend them first"),
+        (["stages/none.py"], "tests/test_broken.py fail without any fault: fix them first"),
         (["pipeline/other.py"], "no tests are named for pipeline/other.py: choose from pipeline/seen.py, "),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_is_refused_in_one_message(name: str, shared: bool
 
 def test_all_mistakes_are_told_at_once_and_a_long_path_is_one(here: Path, run: Command) -> None:
     (here / "pipeline.toml").write_text('a = 1\nstore = 2\nreports = "x"\n')
-    assert "pipeline.toml: 2 mistakes\n" in run("store", "list")[2]
+    assert "pipeline.toml: 2 problems\n" in run("store", "list")[2]
     (here / "pipeline.toml").write_text(f'store = "{"a" * 5000}"\n')
     assert "the name is too long" in run("store", "list")[2]
 

@@ -82,7 +82,7 @@ def test_torch_without_any_temporary_folder_says_so() -> None:
     assert status == 2
     assert error.splitlines() == [
         "error: No usable temporary directory found in ['/dev/null']: free some space in one of these, or name another"
-        " folder in TMPDIR. Finished work is kept; mend this and run the same command again"
+        " folder in TMPDIR. Finished work is kept; fix this and run the same command again"
     ]
 
 

@@ -68,7 +68,7 @@ for verb in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 2 the user can mend it. Any error that leaves is a bug."""
+    """Run one command; returns the exit status: 0 done, 2 the user can fix it. Any error that leaves is a bug."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _check_text(arguments)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reason is None:
             raise
         where = f"{error.filename}: " if error.filename is not None else ""
-        message = f"{where}{reason}. Finished work is kept; mend this and run the same command again"
+        message = f"{where}{reason}. Finished work is kept; fix this and run the same command again"
     except RuntimeError as error:
         if not is_loss_of_another(error):
             raise

@@ -62,12 +62,12 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     if record.artifact:
         lines.append(f"saved in {record.artifact}")
     if not is_new:
-        lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force makes it again")
+        lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force runs it again")
     print_result(lines, record.summary(), as_json)
 
 
 def print_predictions(table: PredictedTable, as_json: bool) -> None:
-    """A line a task: how many predictions, of what, and where they are."""
+    """A line per task: how many predictions, of what, and where they are."""
     lines = [
         f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {table.output}"
         for task in table.tasks
@@ -91,14 +91,14 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
     lines += [
         f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
         f" ({record.best})"
-        for rows, scores in (("rows chosen on", record.chosen), (others, record.held_out))
+        for rows, scores in (("rows selected on", record.chosen), (others, record.held_out))
         if scores is not None
     ]
     if record.drop is None:
-        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
+        lines.append("selected and scored on the same rows, which is optimistic: --choose-on half is less so")
     else:
         chosen = "half" if record.chosen_on == "half" else "rows"
-        lines.append(f"drop from the {chosen} chosen on to the {others.removesuffix(' of dev')}: {record.drop:.4f}")
+        lines.append(f"drop from the {chosen} selected on to the {others.removesuffix(' of dev')}: {record.drop:.4f}")
         if record.chosen_on == "half":
             lines.append(f"the other half is {summary['held_out_is']}")
     print_result(lines, summary, as_json)
@@ -138,7 +138,7 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     if evaluation.left_out:
         lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
     sources = evaluation.sources_trained_on
-    counts = [(evaluation.trained_on, "the model was trained on"), (evaluation.chosen_on, "its epoch was chosen on")]
+    counts = [(evaluation.trained_on, "the model was trained on"), (evaluation.chosen_on, "its epoch was selected on")]
     counts += [(count, f"its source {task} was trained on") for task, count in sources.items() if count != 0]
     if sources and all(count == 0 for count in sources.values()):
         counts.append((0, f"its sources ({', '.join(sources)}) were trained on"))
@@ -206,12 +206,12 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
     lines = [f"study {plan.study.name}: targets {', '.join(plan.study.targets)}"]
     lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
     if plan.total.runs > plan.total.done:
-        lines.append(f"time: from {plan.learned_from} finished runs on the same backbone; unknown where there are none")
+        lines.append(f"time: from {plan.learned_from} finished runs on the same backbone; unknown if there are none")
     print_result(lines, plan.summary(), as_json)
 
 
-def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
-    """A line a run, which ends with what tells it from the others of its kind and task."""
+def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: bool) -> None:
+    """A line per run, which ends with what distinguishes it from the others of its kind and task; ``none`` if empty."""
     head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
     records = [row.record for row in rows]
     table = [
@@ -231,7 +231,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> Non
         for row, record, difference in zip(rows, records, _differences(records), strict=True)
     ]
     print_result(
-        _columns([head, *table]) if table else ["no such runs"],
+        _columns([head, *table]) if table else [none],
         {"runs": [row.summary() for row in rows], "unfinished": unfinished},
         as_json,
     )

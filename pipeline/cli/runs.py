@@ -51,7 +51,8 @@ def runs_list(
     runs = Runs(reports, store)
     rows = runs.listed(task=task, kind=kind, since=since, unused=unused, sort=sort)
     _warn(runs.problems)
-    print_runs(rows, len(runs.unfinished), json)
+    none = "no such runs" if runs.records else f"no finished runs in {runs.ledger.root}"
+    print_runs(rows, len(runs.unfinished), none, json)
     if not rows and runs.records:
         trained = sorted({name for record in runs.records.values() for name in record.trained_on})
         notice(one_line(f"the finished runs here are of {', '.join(trained)}"))

@@ -140,7 +140,7 @@ def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> 
         threshold = ' and cosine_threshold = "tuned" in a --recipe file' if workspace.task(record.task).classes else ""
         notice(
             f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores[0]:.4f} on dev, more"
-            f" than this model's {scores[1]:.4f}: train from there with --encoding siamese --head cosine{threshold}"
+            f" than this model's {scores[1]:.4f}: train with --encoding siamese --head cosine{threshold}"
         )
 
 
@@ -203,7 +203,7 @@ def pretrain(
     pretrained = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
     accuracy = pretrained.masked_accuracy
     lines = [
-        f"pretrain {', '.join(pretrained.rows)}: {accuracy.after:.1%} of masked words predicted, before"
+        f"pretrain {', '.join(pretrained.rows)}: masked-token accuracy {accuracy.after:.1%}, before"
         f" {accuracy.before:.1%} (epoch {pretrained.best_epoch}), {pretrained.seconds:.0f} s",
         f"saved in {output}: use it with --backbone {output}",
     ]

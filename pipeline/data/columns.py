@@ -100,13 +100,13 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     flags = [column for column in few if set(class_names(table[column])) <= {"0", "1"}]
     if len(flags) > 1 and len(flags) == len(few):
         raise PipelineError(
-            f"{where}: columns {_listed(flags)} hold 0 or 1 each: rows of several labels are not"
+            f"{where}: columns {_listed(flags)} have only 0 and 1: rows with several labels are not"
             f" supported; make a task for each column, such as --label {shlex.quote(flags[0])}"
         )
     if len(few) == 1:
         return str(few[0])
     candidates = few or list(table.columns)
-    reason = "several columns could be the label" if few else "no column holds a few values that recur"
+    reason = "several columns could be the label" if few else "no column has a few recurring values"
     odd = {column: oddly_written(class_names(table[column])) for column in candidates}
     hint = next((f" (column '{column}': {text})" for column, text in odd.items() if text), "")
     raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}{hint}")
@@ -127,8 +127,8 @@ def _check_named(columns: Iterable[str], where: str) -> None:
     """Raise a :class:`PipelineError` for a column without a name, as where a title stands above the line of names."""
     if any(map(_UNNAMED.fullmatch, columns)):
         raise PipelineError(
-            f"{where}: the first line does not name the columns of the texts and the label: delete what stands above"
-            " the line that does, or name the columns there"
+            f"{where}: the first line does not name the columns of the texts and the label: delete the lines above"
+            " the one that does, or name the columns there"
         )
 
 
@@ -143,7 +143,7 @@ def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
         return (named,)
     if not candidates or words[longest := max(candidates, key=words.__getitem__)] < 2:
         raise PipelineError(
-            f"{where}: no column holds texts of several words: name one with --text: {_listed(table.columns)}"
+            f"{where}: no column has texts of several words: name one with --text: {_listed(table.columns)}"
         )
     return (longest,)
 

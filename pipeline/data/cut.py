@@ -70,7 +70,7 @@ def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
     ):
         most = max(map(len, groups))
         raise PipelineError(
-            f"{what}: {len(rows)} rows cannot be cut in two with both parts large enough and of several labels, since"
-            f" rows that share texts stay together (up to {most} do): say otherwise for this task under scoring.tasks"
+            f"{what}: {len(rows)} rows cannot be split into two parts, both large enough and with several labels, since"
+            f" rows that share texts stay together (up to {most}): set another scoring for this task in scoring.tasks"
         )
     return chosen

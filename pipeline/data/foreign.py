@@ -145,7 +145,7 @@ def _check_not_utf8(content: bytes, file: Path) -> None:
     bad = [number for number, line in other if not _is_utf8(line)]
     if 2 * len(bad) < len(other):
         raise PipelineError(
-            f"{file}: line {bad[0]} is not UTF-8, as {len(other) - len(bad)} other lines with such letters are: mend"
+            f"{file}: line {bad[0]} is not UTF-8, but {len(other) - len(bad)} other lines with such letters are: fix"
             f" the {len(bad)} lines that are not, or save the file as UTF-8 where it comes from"
         )
 

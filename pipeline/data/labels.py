@@ -62,7 +62,7 @@ def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:
     if share > _NEARLY_ALL and different > _SCORES:
         other = next(name for name in labels if np.isnan(as_number(name)))
         raise PipelineError(
-            f"{where} has numbers in {share:.0%} of its rows, and {shortened(other)} in another: mend these cells, or"
+            f"{where} has numbers in {share:.0%} of its rows, and {shortened(other)} in another: fix these cells, or"
             " leave them blank to drop the rows"
         )
     return "classes"
@@ -116,7 +116,7 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
         value = rows["label"].iloc[row]
         if _is_odd_number(value):
             raise PipelineError(f"{where}: scores are written {_odd_number([value])}")
-        raise PipelineError(f"{where}, id {rows['id'].iloc[row]}: {shortened(value)} is no score")
+        raise PipelineError(f"{where}, id {rows['id'].iloc[row]}: {shortened(value)} is not a score")
     if np.ptp(numbers) == 0:
         raise PipelineError(f"{where}: all scores are {numbers[0]:g}")
     return numbers
@@ -146,8 +146,8 @@ def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: Collection[s
         return
     number = f"; a number? write {_with_point(joined)}" if _is_odd_number(joined) else ""
     raise PipelineError(
-        f"{where}: {shortened(joined)} joins labels that also stand alone: rows of several labels are not"
-        f" supported; keep one label a row, or make a table for each label, with yes or no{number}"
+        f"{where}: {shortened(joined)} joins labels that also occur alone: rows with several labels are not"
+        f" supported; keep one label per row, or make a table for each label, with yes or no{number}"
     )
 
 
@@ -157,7 +157,7 @@ def _check_not_lists(parts_of: Mapping[str, Sequence[str]], where: str) -> None:
     if recurring * 2 > len(uses) and not _are_levels(parts_of.values()):
         raise PipelineError(
             f"{where}: {shortened(next(iter(parts_of)))} is a list of labels that recur in others: rows of"
-            " several labels are not supported; keep one label a row"
+            " several labels are not supported; keep one label per row"
         )
 
 

@@ -86,7 +86,7 @@ def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFram
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PipelineError(
-            f"data set '{hub.dataset}' cannot be had from the Hub: connect, or give its files with --data DIR"
+            f"data set '{hub.dataset}' cannot be downloaded from the Hub: connect, or give its files with --data DIR"
             f" ({reason})"
         ) from error
     table = loaded.to_pandas()
@@ -117,7 +117,7 @@ def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
     """The task's folder and its tables of these names, whether or not they are regular files (an error when read)."""
     folder = _folder_of(task, data)
     if folder is None:
-        raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
+        raise PipelineError(f"{data / task.name}: no such folder: --data must have <task>/train and <task>/dev")
     return folder, _tables(folder, *stems)
 
 

@@ -128,7 +128,7 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
     raw = table[columns.label].tolist()
     if nested := list(filter(is_nested, raw)):
         raise PipelineError(
-            f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows of several labels"
+            f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows with several labels"
             " are not supported; make a table for each label, with yes or no"
         )
     names = pd.Series([as_label(value) for value in raw], dtype=object)
@@ -144,7 +144,7 @@ def _texts(column: pd.Series, where: str, name: str) -> list[str]:
     is_no_text = no_text_in(column)
     for row, value in enumerate(column, start=1):
         if is_no_text(value) or is_broken(value):
-            raise PipelineError(f"{where}: column '{name}', row {row} is no text: {shortened(value)}")
+            raise PipelineError(f"{where}: column '{name}', row {row} is not a text: {shortened(value)}")
     return [as_text(value) for value in column]
 
 

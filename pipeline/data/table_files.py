@@ -27,7 +27,7 @@ def check_output(output_file: Path, input_file: Path) -> None:
         return
     with writing(output_file):
         if output_file.is_dir():
-            raise PipelineError(f"--output {output_file}: a folder stands there: name a file in it")
+            raise PipelineError(f"--output {output_file}: this is a folder: name a file in it")
         is_file = input_file != STANDARD and input_file.exists()
         if is_file and output_file.exists() and output_file.samefile(input_file):
             raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")

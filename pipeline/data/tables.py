@@ -226,7 +226,7 @@ def other_delimiter(columns: Iterable[str]) -> str | None:
 
 
 def _width_remedy(cells: int, width: int, separator: str) -> str:
-    return f"quote text that holds {separator!r}" if cells > width else "write every cell, empty ones too"
+    return f"quote text that contains {separator!r}" if cells > width else "write every cell, empty ones too"
 
 
 def header_line(text: str) -> str:

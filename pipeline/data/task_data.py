@@ -100,7 +100,7 @@ class TaskData:
         if train["label"].nunique() < 2:
             names = ", ".join(f"'{name}'" for name in dropped)
             raise PipelineError(
-                f"without the rows that stand in dev or test of {names}, {len(train)} training rows are left, too few"
+                f"without the rows that occur in dev or test of {names}, {len(train)} training rows are left, too few"
                 " to train on: give rows that these do not have"
             )
         return replace(self, train=train, dropped={**self.dropped, **dropped})
@@ -151,8 +151,8 @@ class TaskData:
         test = held_out[~in_dev].reset_index(drop=True)
         if len(test) < len(held_out) / 2 or test["label"].nunique() < 2:
             raise PipelineError(
-                f"task '{task.name}': {in_dev.sum()} of {len(held_out)} training rows to be held out stand in dev too,"
-                " and those that are left cannot score a run: say otherwise for this task under scoring.tasks"
+                f"task '{task.name}': {in_dev.sum()} of {len(held_out)} training rows to be held out also occur in dev,"
+                " and the others are too few to score a run: set another scoring for this task in scoring.tasks"
             )
         return replace(self, train=train, test=test)
 

@@ -16,7 +16,7 @@ from pipeline.system.errors import BUG, PipelineError, refusal
 
 
 class Outcome(NamedTuple):
-    """How a cell ended: with a value, or with an error that the user can mend."""
+    """How a cell ended: with a value, or with an error that the user can fix."""
 
     value: Any = None
     error: PipelineError | None = None

@@ -174,7 +174,7 @@ class _Processes:
         if times > self._retries:
             del self._work[cell]
             return [(cell, Outcome(error=lost(times, why)))]
-        console.print(f"note: a worker was lost ({why}); its cell is carried out again", markup=False)
+        console.print(f"note: a worker was lost ({why}); its cell is run again", markup=False)
         self._waiting.insert(0, (cell, self._work[cell]))
         return []
 

@@ -99,7 +99,7 @@ def _why_not(trained: Trained) -> str:
         return "they have no cosine with a threshold (cosine_threshold = 'tuned')"
     if artifact is None:
         if recipe.trainable not in ("full", "head"):
-            return "its modules stand in a backbone that was trained with them, which is no adapter of AdapterHub's"
+            return "its modules were trained together with the backbone, which AdapterHub's adapters cannot express"
         return "transformers has no model of two encoders" if trained.model.second else ""
     encoder: Any = trained.model.backbone
     if encoder.config.model_type == "modernbert":

@@ -185,13 +185,13 @@ def _scores(scores: Scores) -> list[str]:
     rows = [
         "| rows | number | " + f"{scores.metric} | what these rows did |",
         "| --- | ---: | ---: | --- |",
-        f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | chose what was kept, so this score flatters |",
+        f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | selected this model, so the score is optimistic |",
     ]
     if scores.test is not None:
         rows.append(f"| held out | {_count(scores.test_rows)} | {scores.test:.4f} | scored once, at the end |")
     sentences = [f"One run, seed {scores.seed}. Other seeds score differently."]
     if scores.test is None:
-        sentences.append("The score is of rows that also chose the epoch: expect less on new texts.")
+        sentences.append("The score is on rows that also selected the epoch: expect less on new texts.")
     return ["\n".join(rows), " ".join(sentences)]
 
 
@@ -234,7 +234,7 @@ def _limits(trained: Trained, written: Written, checked: Checked) -> list[str]:
 def _licence(trained: Trained, licence: str | None) -> str:
     own = f"`{licence}`." if licence else "Not stated by whoever exported this model."
     terms = f" Of the data of `{trained.task.name}`: {trained.task.terms}." if trained.task.terms else ""
-    return f"{own}{terms} The terms of the encoder and of the data hold beside it."
+    return f"{own}{terms} The terms of the encoder and of the data apply too."
 
 
 def _count(number: int | None) -> str:

@@ -62,7 +62,7 @@ def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop
     """
     if saved.recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(
-            f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is no bottleneck: {saved.remedy}"
+            f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is not a bottleneck: {saved.remedy}"
         )
     bottleneck_method(saved.recipe).put_in(
         backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers}

@@ -37,12 +37,12 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     """
     sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
     if not sites:
-        raise ValueError(f"none of the adapters {', '.join(names)} stands anywhere in this model")
+        raise ValueError(f"none of the adapters {', '.join(names)} is in this model")
     for site in sites:
         if missing := [name for name in names if name not in site.adapters]:
             raise ValueError(
                 f"layer {site.layer_idx} ({site.location_key}) has no adapter {', '.join(missing)}, but others:"
-                " adapters that run together stand at the same sites"
+                " adapters that run together must have the same sites"
             )
         if len({tuple(getattr(site.adapters[name], key) for key in _ORDER) for name in names}) > 1:
             raise ValueError(f"adapters {', '.join(names)} differ in where the residual or the LayerNorm comes")

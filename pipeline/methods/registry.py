@@ -55,8 +55,8 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
 }
 
 
-_PADDING = "AdapterHub's depends on how much padding a batch has there"
-_RELATIVE = "its attention adds what it knows of the tokens' distances to each key, and a prefix has no place"
+_PADDING = "there, AdapterHub's depends on how much padding a batch has"
+_RELATIVE = "its attention uses distances between tokens, and a prefix has no position"
 _ONE_PROJECTION = "query, key and value are one projection there, and AdapterHub has no prefixes for it"
 _UNFIT: Mapping[str, tuple[str, Mapping[AdapterKind, str]]] = {
     "distilbert": ("DistilBERT", {"prefix-tuning": _PADDING, "unipelt": _PADDING}),

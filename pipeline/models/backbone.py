@@ -238,7 +238,7 @@ def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None
     an epsilon that is a text.
     """
     if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
-        raise refused(name, f"its weights hold NaN or infinity, first in {broken[0]}: copy it again")
+        raise refused(name, f"its weights contain NaN or infinity, first in {broken[0]}: copy it again")
     if max_length < 4:
         raise refused(name, f"it reads inputs of {max_length} tokens at most, fewer than 4")
     # Padding has no position of its own.

@@ -53,7 +53,7 @@ def configuration(name: str) -> PretrainedConfig:
     # Before any class of transformers sees it: those of some model types load other repositories, and trust them.
     family = described.get("model_type")
     if not isinstance(family, str):
-        raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is no name")
+        raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is not a name")
     if family not in POSITION_OFFSET:
         families = ", ".join(POSITION_OFFSET)
         raise refused(name, f"model type {shortened(family)} is not supported; use one of {families}")
@@ -90,10 +90,10 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
         elif "size mismatch" in str(error):
             message = f"its weights do not fit its config.json ({reason_of(error, 'size mismatch')}): {OTHER_CONFIG}"
         elif in_folder:
-            message = f"the folder holds no readable {what}: {reason_of(error)}"
+            message = f"the folder has no readable {what}: {reason_of(error)}"
         else:
             message = (
-                "cannot be had from the Hub: check the id, connect, or give a local folder with --backbone DIR"
+                "cannot be downloaded from the Hub: check the id, connect, or give a local folder with --backbone DIR"
                 f" ({reason_of(error)})"
             )
         raise refused(name, message) from error
@@ -159,7 +159,7 @@ def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
     if others := sorted({str(file) for file in shards.values()} if isinstance(shards, dict) else {"no table"}):
         others = [file for file in others if not file.endswith(".safetensors")]
     if others:
-        raise refused(name, f"its {_INDEX} names weights that are no safetensors ({shortened(others[0])}): {_CONVERT}")
+        raise refused(name, f"its {_INDEX} names weights that are not safetensors ({shortened(others[0])}): {_CONVERT}")
 
 
 def _check_config(name: str, config: PretrainedConfig) -> None:

@@ -37,10 +37,10 @@ def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: 
         with safe_open(file, framework="pt") as opened:
             header = {name: opened.get_slice(name) for name in opened.keys() if name.startswith(part)}  # noqa: SIM118
             if problems := _problems(header, expected):
-                raise PipelineError(f"{file}: does not hold what its recipe trains: {'; '.join(problems)}: {remedy}")
+                raise PipelineError(f"{file}: does not match its recipe: {'; '.join(problems)}: {remedy}")
             tensors = {name: opened.get_tensor(name) for name in expected}
     if infinite := [name for name, tensor in tensors.items() if not is_finite(tensor)]:
-        raise PipelineError(f"{file}: {_named(infinite)} holds NaN or infinity: {remedy}")
+        raise PipelineError(f"{file}: {_named(infinite)} contains NaN or infinity: {remedy}")
     return tensors
 
 

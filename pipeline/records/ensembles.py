@@ -18,8 +18,8 @@ ChosenOn = Literal["half", "all", "dev"]
 """One half of dev, and the other scores; all of dev; or all of dev where the runs are scored on other rows."""
 
 QUALIFICATION = (
-    "not free of choice: the members' epochs, and whatever else their runs chose, were chosen on all of dev, this half"
-    " among it"
+    "slightly optimistic: the members' epochs and other choices of their runs were made on all of dev, including this"
+    " half"
 )
 """What goes with every score on the half of dev that members and weights were not chosen on."""
 

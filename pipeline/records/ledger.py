@@ -42,7 +42,7 @@ class Ledger:
 
     def __init__(self, reports: Path) -> None:
         self.root = reports / "runs"
-        self._records = ModelFiles(RunRecord, "delete it, and the run is made again")
+        self._records = ModelFiles(RunRecord, "delete it, and the run is trained again")
 
     def folder(self, run: str) -> Path:
         return self.root / run

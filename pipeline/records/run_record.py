@@ -108,7 +108,7 @@ class RunRecord(BaseModel, frozen=True):
     backbone: str
     best_epoch: int
     scores: dict[Name, TaskScore] = Field(
-        description="of the tasks that the run trained on, those that sequential tuning came from, or any asked for"
+        description="of the tasks that the run trained on, those before it in sequential fine-tuning, or any asked for"
     )
     unchanged: dict[str, str] = Field(
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"

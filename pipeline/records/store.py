@@ -36,7 +36,7 @@ _RUN = re.compile(r"[0-9a-f]{12}")
 
 
 class SourceRun(BaseModel, frozen=True):
-    """A run that another is built on: an adapter of a fusion, or the step before in sequential tuning."""
+    """A run that another is built on: an adapter of a fusion, or the step before in sequential fine-tuning."""
 
     task: Name
     run: str
@@ -240,7 +240,7 @@ class Store:
                     self.adapters_of(artifact.manifest)
         places = Counter(folder.name for folder in folders)
         problems += [
-            f"run {run} stands in {count} folders: delete all but one" for run, count in places.items() if count > 1
+            f"run {run} is in {count} folders: delete all but one" for run, count in places.items() if count > 1
         ]
         raise_all(str(self.root), problems)
         return len(folders)
@@ -257,7 +257,7 @@ class Store:
             raise self.missing(run)
         if len(folders) > 1:
             listed = " and ".join(map(str, folders))
-            raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
+            raise PipelineError(f"run {run} is in {listed}: delete the wrong one by hand")
         if reason := self._why_kept(folders[0]):
             if not force:
                 raise PipelineError(f"{reason}: remove that first, or give --force")
@@ -330,7 +330,7 @@ def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
     if isinstance(manifest, PipelineError):
         raise manifest
     if folder.parts[-3:] != tuple(manifest.place.split("/")):
-        what = f"belongs into {manifest.place}, by what it says"
+        what = f"says that its place is {manifest.place}"
         raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
     return Artifact(folder=folder, manifest=manifest)
 
@@ -350,7 +350,7 @@ def _subfolders(folder: Path) -> list[Path] | None:
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise PipelineError(f"{folder}: a file stands where a folder is needed") from None
+            raise PipelineError(f"{folder}: there is a file where a folder is needed") from None
     return [folder / name for name in sorted(names)]
 
 

@@ -11,7 +11,7 @@ from pipeline.settings.study import Study
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """A line of the tables: a row of the study, or a row of sequential tuning with one of its sources."""
+    """A line of the tables: a row of the study, or a row of sequential fine-tuning with one of its sources."""
 
     row: str
     source: str = ""
@@ -73,14 +73,14 @@ class StudyResult(BaseModel):
         study = self.study
         for name in (*study.methods, *(study.curve.methods if study.curve is not None else ())):
             if name not in study.rows and name not in TRAITS:
-                raise ValueError(f"study.methods: '{name}' is no method, and no row of study {study.name}")
+                raise ValueError(f"study.methods: '{name}' is not a method, nor a row of study {study.name}")
         return self
 
     @model_validator(mode="after")
     def _check_entries(self) -> Self:
         for entry in self.entries:
             if entry.line.row not in self.study.methods:
-                raise ValueError(f"entries: '{entry.method}' is no row of study {self.study.name}")
+                raise ValueError(f"entries: '{entry.method}' is not a row of study {self.study.name}")
             if entry.target not in self.study.targets:
-                raise ValueError(f"entries: '{entry.target}' is no target of study {self.study.name}")
+                raise ValueError(f"entries: '{entry.target}' is not a target of study {self.study.name}")
         return self

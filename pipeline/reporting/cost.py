@@ -106,7 +106,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
     every = stored(chosen, runs.ledger) if chosen else None
     together = {
         f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
-        "stored a task, of the backbone": share_cell(every, backbone, tasks),
+        "stored per task, of the backbone": share_cell(every, backbone, tasks),
     }
     return {
         "method": line_cell(runs, Line(row)),

@@ -51,7 +51,7 @@ class Proof:
 
 @once
 def changes(runs: StudyRuns) -> list[Change]:
-    """How training on later tasks changed the score on an earlier one, with its own head: of sequential tuning."""
+    """How training on later tasks changed the score on an earlier one, with its own head: of sequential fine-tuning."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
     verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()})
@@ -105,7 +105,7 @@ def _tasks(names: Iterable[str]) -> str:
 
 
 def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
-    """What a line of sequential tuning scores on the tasks that it was trained on before its last."""
+    """What a line of sequential fine-tuning scores on the tasks that it was trained on before its last."""
     row = runs.study.row(line.row)
     sources = row.through or (row.order[:-1] if row.order is not None else (line.source,) if line.source else ())
     for source, (target, group) in product(sources, runs.groups(line).items()):

@@ -86,7 +86,7 @@ def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> Fusi
 
 
 _OWN = {
-    "fresh": "fresh own adapter, ",
+    "fresh": "new own adapter, ",
     "warm": "warm-started own adapter, ",
     "trained": "own adapter, ",
     "frozen": "own adapter, ",

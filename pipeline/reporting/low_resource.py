@@ -12,7 +12,7 @@ from pipeline.reporting.text import amount_text, count, listed, marks_note, wher
 
 
 class LowResource:
-    """The points of the curve: sequential tuning is one line, the mean over its sources."""
+    """The points of the curve: sequential fine-tuning is one line, the mean over its sources."""
 
     def __init__(self, runs: StudyRuns) -> None:
         self.runs = runs

@@ -86,7 +86,7 @@ def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
 
 
 def _undivided_lines(runs: StudyRuns) -> list[Line]:
-    """Every line but those of a row of sequential tuning with several sources, which would drown the others."""
+    """Every line but those of a row of sequential fine-tuning with several sources, which would drown the others."""
     lines = Counter(line.row for line in runs.lines)
     return [line for line in runs.lines if lines[line.row] == 1]
 
@@ -101,7 +101,7 @@ def which_compared(runs: StudyRuns) -> str:
     if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
         which.append("have all targets")
     elif len(left) > len(split):  # lines without any run, or without the seeds of the reference
-        which.append("can be compared")
+        which.append("can be tested")
     if split:
         which.append("are not split by source")
     return f"that {' and '.join(which)}" if which else ""
@@ -122,7 +122,7 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
     where, total = where_text(runs.study), sum(map(len, groups.values()))
     if total <= MOST_NAMED:
         clauses = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in groups.items())
-        yield f"On {where}, against {against}, {'; '.join(clauses)}."
+        yield f"Compared with {against} on {where}, {'; '.join(clauses)}."
         return
     counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in groups.items()])
     means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
@@ -130,7 +130,7 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
     highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
     which, others = which_compared(runs), len(runs.lines) - 1
     rows = f"Of the {others} other rows, the {total} {which}," if which else f"The {total} other rows"
-    yield f"{rows} against {against}, on {where}: {counts}; {highest}."
+    yield f"{rows} compared with {against} on {where}: {counts}; {highest}."
 
 
 def _mean(runs: StudyRuns, line: Line) -> float | None:
@@ -150,7 +150,7 @@ def cost_sentences(runs: StudyRuns) -> Iterator[str]:
     )
     our_targets, their_targets = (_for_targets(runs, line) for line in (subject, runs.reference))
     yield (
-        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a seed"
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds per seed"
         f"{our_targets}, sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
         f" {count(theirs[1])}{their_targets if their_targets != our_targets else ''}."
     )
@@ -172,7 +172,8 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
     groups, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
     if sum(map(len, groups.values())) > MOST_NAMED:
         for verdict, own in groups.items():
-            yield f"On {where_text(runs.study)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own, runs.study))}."
+            where = where_text(runs.study)
+            yield f"{capital(_SAYS[verdict])} {against} on {where}: {'; '.join(amounts(own, runs.study))}."
     each = {
         line: Counter(
             comparison.verdict
@@ -188,4 +189,4 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
         counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
         parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
     counted = "; ".join(parts) or "no significant difference"
-    yield f"Target by target, of {len(targets)}, against {against}: {counted}."
+    yield f"On single targets (of {len(targets)}), compared with {against}: {counted}."

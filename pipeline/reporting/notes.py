@@ -64,7 +64,7 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
         tolerances = " and ".join(f"{TOLERANCE.get(name, max(TOLERANCE.values())):g} in {name}" for name in precisions)
         yield (
             f"Runs are from {len(kinds)} kinds of hardware: {_counts(kinds)}. A run repeats bit for bit only on one"
-            " kind of CPU with as many threads. On another kind, the predictions of equal weights agree within"
+            " kind of CPU with the same number of threads. On another kind, predictions of equal weights agree within"
             f" {tolerances} (of a probability, or of a score's range); long training can widen that to the difference"
             " between two seeds."
         )
@@ -74,10 +74,7 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
             title = runs.study.title(scored.entry.line.row)
             rows.setdefault(scored.record.recipe.precision, {})[title] = None
         listed_rows = "; ".join(f"{precision}: {', '.join(titles)}" for precision, titles in sorted(rows.items()))
-        yield (
-            f"Precisions are mixed ({listed_rows}): give --precision, so that a difference between rows is none between"
-            " precisions."
-        )
+        yield (f"Precisions are mixed ({listed_rows}): give --precision, so that rows do not differ in precision.")
 
 
 def scoring_text(runs: StudyRuns) -> str:
@@ -136,7 +133,7 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
             )
     if edges := list(_edges(runs)):
         yield (
-            "Most choices were the lowest or highest value that was tried, so one beyond it may be better:"
+            "Most selected values were the lowest or highest that was tried, so a value beyond it may be better:"
             f" {'; '.join(edges)}."
         )
     if runs.study.unequal_trials:
@@ -169,8 +166,8 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
 def _source_seed(runs: StudyRuns) -> Iterator[str]:
     if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
         yield (
-            f"What other tasks give was trained once, with seed {runs.study.source_seed}: no interval covers how much"
-            " another seed would change it."
+            f"The models of other tasks were trained once, with seed {runs.study.source_seed}: no interval covers how"
+            " much another seed would change them."
         )
 
 
@@ -182,7 +179,7 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
             continue
         by_target = []
         for target, group in runs.groups(Line(name)).items():
-            starts = Counter(scored.record.anchor or "fresh" for scored in group)
+            starts = Counter(scored.record.anchor or "new adapter" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
         yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 

@@ -40,7 +40,7 @@ def holds_fusion(study: Study, name: str) -> bool:
 
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
-    "sequential tuning": lambda study, name: TRAITS[study.row(name).method].by_source,
+    "sequential fine-tuning": lambda study, name: TRAITS[study.row(name).method].by_source,
     "one adapter": _is_one_adapter,
     "the best row without fusion": lambda study, name: True,
 }
@@ -229,10 +229,10 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     clauses = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study)
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
-    trials = f" It was chosen from more trials than {listed(more)}." if more else ""
+    trials = f" It was selected from more trials than {listed(more)}." if more else ""
     yield (
-        f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"
-        f" {'; it '.join(clauses)}.{trials}"
+        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. Each kind is represented by its best"
+        f" row on the validation rows.{_variants(runs, leading)}{trials}"
     )
 
 
@@ -254,8 +254,8 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
 
 
 def _variants(runs: StudyRuns, leading: Line) -> str:
-    """Where variants stand for the leading fusion, in brackets; empty where none does."""
+    """Where variants represent the leading fusion, in a sentence; empty where none does."""
     ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
     on = {other: [target for target in ours if ours[target] == other] for other in dict.fromkeys(ours.values())}
-    standing = [f"on {listed(targets)} as {runs.title(other)}" for other, targets in on.items() if other != leading]
-    return f" ({listed(standing)}, as the validation rows prefer)" if standing else ""
+    used = [f"{runs.title(other)} on {listed(targets)}" for other, targets in on.items() if other != leading]
+    return f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""

@@ -155,7 +155,7 @@ Groups = Mapping[str, Sequence[Scored]]
 
 
 def _curve(runs: StudyRuns, scored: Scored) -> list[float]:
-    """The scores on the validation rows, epoch by epoch; of a task before the last one of sequential tuning the end."""
+    """The scores on the validation rows, by epoch; of an earlier task of sequential fine-tuning only the last."""
     scores = runs.dev_curve(scored)
     return [scored.score.dev] if scores is None else scores.tolist()
 

@@ -72,7 +72,7 @@ class Report:
     study: Study
     backbone: str
     verdict: tuple[str, ...]
-    """What the study found, in three sentences at most."""
+    """What the study found, in a few sentences."""
     summary: tuple[str, ...]
     """What else the tests say: few sentences, of which some are lists."""
     tables: tuple[Table, ...]

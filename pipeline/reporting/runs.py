@@ -111,7 +111,7 @@ class StudyRuns:
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """The lines of the main table: the study's rows in its order, sequential tuning once a source."""
+        """The lines of the main table: the study's rows in its order, sequential fine-tuning once a source."""
         lines = dict.fromkeys(entry.line for entry in self.result.entries if entry.rows is None)
         return tuple(sorted(lines, key=lambda line: self.study.methods.index(line.row)))
 
@@ -171,7 +171,7 @@ class StudyRuns:
         return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
 
     def _trainer(self, scored: Scored) -> RunRecord | None:
-        """The run that trained on the target: of sequential tuning the one before the last, or one before that."""
+        """The run that trained on the target: of sequential fine-tuning the one before the last, or one before that."""
         step: RunRecord | None = scored.record
         while step is not None and scored.entry.target not in step.trained_on:
             step = self.ledger.find(step.sources[0].run) if step.sources else None
@@ -180,7 +180,7 @@ class StudyRuns:
     def dev_curve(self, scored: Scored) -> pd.Series | None:
         """The scores on the validation rows of the target, epoch by epoch, while the run trained.
 
-        None for a task before the last one of sequential tuning: the curve is of the last one alone.
+        None for a task before the last one of sequential fine-tuning: the curve is of the last one alone.
         """
         curve, task = self.curve(scored.record.run), scored.entry.target
         # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.

@@ -19,7 +19,7 @@ _NEWEST = 1000
 def trained_alone(ledger: Ledger, task: str) -> list[dict[str, float]]:
     """Scores of finished runs on ``task`` that were given one source each, by source.
 
-    Each group has runs that differ in nothing but the source: fusions over one adapter, or sequential tuning.
+    Each group has runs that differ in nothing but the source: fusions over one adapter, or sequential fine-tuning.
     """
     groups = defaultdict[str, dict[str, float]](dict)
     for name in ledger.newest(_NEWEST):
@@ -50,6 +50,4 @@ def agreement(fits: Mapping[str, float], groups: list[dict[str, float]]) -> str 
     if not correlations:
         return None
     mean = sum(correlations) / len(correlations)
-    return (
-        f"{len(sources)} of these sources were trained with alone before: the rankings agree by {mean:.2f} (Spearman)"
-    )
+    return f"{len(sources)} of these sources have a run of their own: the rankings agree by {mean:.2f} (Spearman)"

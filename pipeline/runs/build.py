@@ -54,8 +54,8 @@ def build_for_training(
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
-    # LP-FT (Kumar et al. 2022) takes a probe's head over; sequential tuning (Phang et al. 2019) all but the head; joint
-    # training also the heads of its tasks.
+    # LP-FT (Kumar et al. 2022) takes over a probe's head; sequential fine-tuning (Phang et al. 2019) all but the head;
+    # joint training also the heads of its tasks.
     probe = request.start if request.start is not None and request.start.kind == "frozen" else None
     if request.start is not None and probe is None:
         _load_start(encoder, request.start, ledger)

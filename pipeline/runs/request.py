@@ -58,7 +58,7 @@ class RunRequest:
     in_turn: bool = False
     """An adapter starts as the one in ``adapters``, without a choice: one adapter goes through tasks in turn."""
     start: RunRecord | None = None
-    """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
+    """The fine-tuning whose backbone is tuned further: of sequential fine-tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
     """Keep the trained weights of the whole model: another run starts from them, or they are to predict."""

@@ -67,7 +67,7 @@ def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Work
     try:
         own.backbone  # noqa: B018  (opened here, where it is known who named it)
     except PipelineError as error:
-        raise PipelineError(f"{error}. The model was trained on it: name its folder or Hub id (--backbone)") from error
+        raise PipelineError(f"{error}. The model was trained on it: give its folder or Hub id (--backbone)") from error
     return own
 
 

@@ -79,7 +79,7 @@ def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], wo
         if seen is not None and seen.any():
             counts = (f"{seen[kinds == kind].sum()} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
             yield (
-                f"{' and '.join(counts)} of {target.name} also stand in the training rows of its source {task}, so its"
+                f"{' and '.join(counts)} of {target.name} also occur in the training rows of its source {task}, so its"
                 f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
                 " an adapter without them"
             )
@@ -168,13 +168,13 @@ def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np
 def overlap_notes(name: str, data: TaskData) -> Iterator[str]:
     """Which training rows of task ``name`` also stand in dev or test, in words, and what came of them."""
     for other, rows in data.dropped.items():
-        yield f"{name}: {rows} training rows that also stand in dev or test of {other} are left out"
+        yield f"{name}: {rows} training rows that also occur in dev or test of {other} are left out"
     for other, added in data.added.items():
         left_out = added.in_dev + added.in_test + added.in_other_dev
         yield (
-            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
-            f" {left_out} are left out, since they stand in dev or test"
+            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also occur in train);"
+            f" {left_out} are left out, since they occur in dev or test"
         )
     for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "test rows")):
         if rows:
-            yield f"{name}: {rows} {kind} also stand in train (--drop-overlap drops those from train)"
+            yield f"{name}: {rows} {kind} also occur in train (--drop-overlap drops those from train)"

@@ -225,7 +225,7 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
     recipe = workspace.resolve(recipe, task)
     if recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(
-            f"--start-from: an adapter of kind {recipe.adapter.kind} begins fresh (--adapter houlsby does not)"
+            f"--start-from: an adapter of kind {recipe.adapter.kind} cannot be warm-started (--adapter houlsby can)"
         )
     weights, verdicts = workspace.backbone.weights_hash, list[Verdict]()
     for artifact in workspace.store.artifacts():

@@ -104,7 +104,7 @@ class Splits:
             return having[0] if having else None
         listed = ", ".join(map(str, self.folders))
         if task.hub is None and len(self.folders) > 1:
-            raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must hold <task>/train and <task>/dev")
+            raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must have <task>/train and <task>/dev")
         if task.hub is None:
             return self.folders[0]  # what it lacks is said by whoever reads it
         source = f"its data set on the Hub, {task.hub.dataset}"

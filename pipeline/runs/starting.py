@@ -74,7 +74,7 @@ def choose_start(
     """
     task = scoring.task
     if len(rows) < LEAST_ROWS:
-        notice(f"{title} begins fresh: {len(rows)} rows are too few to choose by")
+        notice(f"{title} starts from a new adapter: {len(rows)} rows are too few to select a source")
         return None
     rows = at_most(rows, PROBED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
@@ -85,6 +85,6 @@ def choose_start(
     probes = dict(zip(by_task, others, strict=True))
     best = most_explaining(probes, bare)
     listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
-    begins = f"begins as the adapter of {best}" if best else "begins fresh"
-    notice(f"{title} {begins}; variance of train explained: {listed}")
+    start = f"is warm-started from {best}" if best else "starts from a new adapter"
+    notice(f"{title} {start}; variance of train explained: {listed}")
     return by_task[best] if best else None

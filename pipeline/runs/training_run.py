@@ -267,8 +267,8 @@ class TrainingRun:
     ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
-        ``scored`` has all tasks, also those that sequential tuning went through before; ``hashes`` are of the tensors
-        of adapters that were to stay as they are.
+        ``scored`` has all tasks, also those before the last in sequential fine-tuning; ``hashes`` are of the tensors of
+        adapters that must not change.
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         model, sources = start.built.model, self.sources(start.adapters)

@@ -81,7 +81,7 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
         PipelineError: the file is missing, damaged, or not what the run's recipe trains.
     """
     file = ledger.weights_file(record.run)
-    remedy = f"delete {file.parent}, and the run is made again"
+    remedy = f"delete {file.parent}, and the run is trained again"
     if not file.is_file() or sha256_file(file) != record.weights_sha256:
         raise PipelineError(f"{file}: missing or damaged: {remedy}")
     from_pretrained = not record.sources or record.kind in ARTIFACT_KINDS

@@ -22,7 +22,7 @@ def parse_layers(value: Any) -> tuple[int, ...]:
         matched = _PART.fullmatch("" if isinstance(part, bool) else str(part))
         first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
         if matched is None:
-            problems.append(f"'{part}' is no layer")
+            problems.append(f"'{part}' is not a layer")
         elif first < 0:
             problems.append(f"'{part}' is negative")
         elif last < first:

@@ -89,12 +89,12 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
                 " use --head linear or mlp"
             )
     if problems := pairing_problems(encoding, head):
-        raise PipelineError(f"recipe for {task.name}: 1 mistake\n  {problems[0]}")
+        raise PipelineError(f"recipe for {task.name}: 1 problem\n  {problems[0]}")
     if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
         raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
     if recipe.one_logit and len(task.classes) != 2:
         what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
-        raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
+        raise PipelineError(f"one_logit separates two classes; task '{task.name}' has {what}: leave it out there")
     if recipe.one_logit and head == "cosine":
         raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
     if any(source.task in (task.name, *task.aliases) for source in recipe.extra):

@@ -145,7 +145,7 @@ class Study(BaseModel):
             for name in names:
                 if name not in rows:
                     near = "".join(f"; did you mean '{each}'?" for each in get_close_matches(name, known, n=1))
-                    yield f"{key}: '{name}' is no method ({there}) and no row of the study{near}"
+                    yield f"{key}: '{name}' is not a method ({there}) or a row of the study{near}"
 
     def _ensemble_mistakes(self, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
         """Members and targets that have none of each other, and a study without test rows apart from dev."""
@@ -185,7 +185,7 @@ class Study(BaseModel):
             return
         for target in alone:
             if target in self.apart:
-                yield f"apart.{target}: leaves no task that {name} could take knowledge from"
+                yield f"apart.{target}: leaves no source for {name}"
             elif TRAITS[row.method].fuses or row.through:
                 key = "through" if row.through else "sources"
                 yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
@@ -198,7 +198,7 @@ class Study(BaseModel):
     @classmethod
     def _has_a_folder_of_its_own(cls, name: str) -> str:
         if name in _FOLDERS:
-            raise ValueError(f"'{name}' is a folder of --reports that is no study's: choose another")
+            raise ValueError(f"'{name}' is a folder of --reports for something else: choose another name")
         return name
 
     @property
@@ -238,7 +238,9 @@ class Study(BaseModel):
             others = f"the {len(titles[most])} others", most
             groups = [*(group for group in groups if group[1] != most), others]
         trials = "; ".join(f"{rows} {count}" for rows, count in groups)
-        return f"Rows were not tuned alike (trials: {trials}): the best of more trials scores higher by chance alone."
+        return (
+            f"Rows had different numbers of trials ({trials}): the best of more trials scores higher by chance alone."
+        )
 
     def trials_on_target(self, name: str) -> int:
         """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there.
@@ -278,7 +280,7 @@ class Study(BaseModel):
         return any(self.recipe_for(name, target, curve, trial).fuses_own for trial in self.row(name).trials)
 
     def title(self, name: str, source: str = "") -> str:
-        """What tables print for a row; with ``source``, for a row of sequential tuning from it.
+        """What tables print for a row; with ``source``, for a row of sequential fine-tuning from it.
 
         No two rows have the same: one with a single source names it, and what is still alike is told by its name.
         """
@@ -293,7 +295,7 @@ class Study(BaseModel):
         return row.title + (f", from {source}" if source else "")
 
     def published_names(self, name: str, source: str = "") -> tuple[str, ...]:
-        """What the published tables call a row, or a row of sequential tuning with one of its sources."""
+        """What the published tables call a row, or a row of sequential fine-tuning with one of its sources."""
         published = self.row(name).published or ()
         names = published.get(source, ()) if isinstance(published, dict) else published
         return (names,) if isinstance(names, str) else names

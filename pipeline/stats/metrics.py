@@ -201,7 +201,7 @@ def load_metric(metric: Metric) -> Any:
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
     """The score of predictions (B,) against labels (B,); a ValueError if a prediction is not a finite number."""
     if not np.isfinite(predictions).all():
-        raise ValueError("predictions hold NaN or infinity")
+        raise ValueError("predictions contain NaN or infinity")
     return METRICS[metric].score(predictions.astype(np.float64), labels.astype(np.float64))
 
 

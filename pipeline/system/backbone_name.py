@@ -20,14 +20,14 @@ def is_folder(name: str) -> bool:
     try:
         is_directory = Path(name).is_dir()
     except (OSError, ValueError):  # a name too long, or one with a null byte
-        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
+        raise PipelineError(f"backbone {shortened(name)}: neither a folder nor a Hub id (--backbone)") from None
     if not is_directory:
         if name.startswith((".", "/", "~")) or name.count("/") > 1:
             raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
         return False
     file = Path(name) / "config.json"
     if not file.exists():
-        raise refused(name, "the folder holds no config.json: give the folder of an encoder")
+        raise refused(name, "the folder has no config.json: give the folder of an encoder")
     if not isinstance(read_json(file, remedy := "copy it again"), dict):
         raise PipelineError(f"{file}: not a configuration: {remedy}")
     return True

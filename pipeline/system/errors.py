@@ -1,4 +1,4 @@
-"""Errors that the user can mend, in words: what is wrong, where, and what to do."""
+"""Errors that the user can fix, in words: what is wrong, where, and what to do."""
 
 import errno
 import re
@@ -20,8 +20,8 @@ _ANYWHERE = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENOTDIR: "there is a file where a folder is needed",
+    errno.EISDIR: "there is a folder where a file is needed",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "its links go round in a circle",
     errno.EIO: "the disk fails",
@@ -51,7 +51,7 @@ BUG = "a bug: "
 
 
 class PipelineError(Exception):
-    """A mistake the user can mend, printed by the command line (status 2). Whatever else is raised is a bug."""
+    """A mistake the user can fix, printed by the command line (status 2). Whatever else is raised is a bug."""
 
 
 @contextmanager
@@ -129,10 +129,10 @@ def noted(problems: list[str], where: str = "") -> Iterator[None]:
 
 
 def raise_all(where: str, problems: Sequence[str]) -> None:
-    """Raise one :class:`PipelineError` that lists every problem in ``where``; do nothing if there is none."""
-    if problems:
-        count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-        raise PipelineError(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in problems))
+    """Raise one :class:`PipelineError` that lists every problem in ``where`` once; do nothing if there is none."""
+    if unique := list(dict.fromkeys(problems)):
+        count = "1 problem" if len(unique) == 1 else f"{len(unique)} problems"
+        raise PipelineError(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in unique))
 
 
 def make_all(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:

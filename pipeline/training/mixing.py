@@ -57,7 +57,7 @@ def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
 def shuffled(joint: Joint) -> Iterable[Sequence[str]]:
     """One task a step; the batches of all tasks are shuffled together, so that each task is passed once (Hayes 2024).
 
-    Such a pass over all tasks is the epoch; where the recipe has epochs of another length, passes go on across them.
+    Such the rows of all tasks is the epoch; where the recipe has epochs of another length, passes go on across them.
     """
     every = [task for task, count in joint.batches.items() for _ in range(count)]
     drawn: list[str] = []
@@ -70,7 +70,7 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
     """One task a step, drawn with probability p_i ~ N_i^alpha from its number of training rows N_i.
 
     alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
-    sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as a pass over all tasks has batches.
+    sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as the rows of all tasks has batches.
     ``alphas`` has one for each epoch.
     """
     for epoch, alpha in enumerate(alphas):

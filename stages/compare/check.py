@@ -51,7 +51,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     for name in study.methods:
         if study.row(name).own and not all(study.fuses_own(name, t) for t in study.targets_of(name)):
             problems.append(
-                f"rows.{name}.own: a gated fusion trains an adapter of its own from fresh: leave own out, or write"
+                f"rows.{name}.own: a gated fusion trains a new adapter of its own: leave own out, or write"
                 ' own_adapter = "trained" or "frozen", or another fusion, into the recipe'
             )
         backbone = study.row(name).backbone
@@ -124,8 +124,8 @@ def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:
         read = tasks_read(Path(backbone)) if backbone is not None else set[str]()
         if seen := [task for task in held_out if task in read]:
             yield (
-                f"backbone '{backbone}' was trained further on the training texts of {', '.join(seen)}, of which this"
-                " study holds out rows to score: give these tasks another scoring (half or test)"
+                f"backbone '{backbone}' was pretrained further on the training texts of {', '.join(seen)}, of which"
+                " this study holds out rows to score: give these tasks another scoring (half or test)"
             )
 
 

@@ -88,7 +88,7 @@ class EnsembleRun:
         saved = saved_predictions(self.members, task, ledger)
         labels, chooses = saved.labels, saved.is_dev
         if chooses.all():
-            raise PipelineError(f"{self.title}: all rows of '{task.name}' choose: none is left to score it on")
+            raise PipelineError(f"{self.title}: all rows of '{task.name}' select members: none is left to score it on")
         joined = join(list(saved.by_run.values()), labels, chooses, metric, self.rule, self.most or BEST, self.most)
         dev, test = (score(metric, joined.prediction.values[part], labels[part]) for part in (chooses, ~chooses))
         names = list(saved.by_run)

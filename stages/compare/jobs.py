@@ -83,7 +83,7 @@ class Known:
             ((task, recipe, limit),) = parts
             request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
         else:
-            # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
+            # Sequential fine-tuning gets a new head (Phang et al. 2019): the source's stays behind.
             start = sources[0] if sources and not traits.takes_adapters else None
             request = RunRequest(
                 job.kind,

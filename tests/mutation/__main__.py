@@ -46,7 +46,7 @@ def run(*files: str, count: int = 150, seed: int = 0, jobs: int = 2, share: floa
         seconds: dict[str, float] = {}
         for number, outcome in outcomes(as_they_are, trees):
             if not outcome.passed:
-                raise SystemExit(f"{' '.join(as_they_are[number].tests)} fail without any fault: mend them first")
+                raise SystemExit(f"{' '.join(as_they_are[number].tests)} fail without any fault: fix them first")
             seconds[as_they_are[number].file] = outcome.seconds
         trials = [Trial(m.file, m.source, chosen[m.file], limit=20 + 5 * seconds[m.file]) for m in sample]
         results: dict[Mutant, Outcome] = {}

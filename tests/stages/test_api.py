@@ -179,15 +179,15 @@ def test_a_model_that_cannot_be_had_is_one_message(
         ("films@0123456789ab", {}, r"no run '0123456789ab' in .*store or reports"),
         ("films@../x", {}, r"no run '../x' in"),
         (f"meals@{run}", {}, rf"run {run} was trained for 'films', not 'meals'"),
-        ("Films", {}, r"'Films' is no task, TASK@RUN or folder of an artifact"),
-        ("", {}, r"'' is no task, TASK@RUN or folder of an artifact"),
+        ("Films", {}, r"'Films' is not a task, TASK@RUN or folder of an artifact"),
+        ("", {}, r"'' is not a task, TASK@RUN or folder of an artifact"),
         (
             "empty/",
             {"store": None},
-            r"'empty/' is no task, TASK@RUN or folder of an artifact \(it has no manifest.json",
+            r"'empty/' is not a task, TASK@RUN or folder of an artifact \(it has no manifest.json",
         ),
-        (tmp_path / "apart" / run, {"store": None}, r"stands in no store: its place is STORE/adapters/TASK/RUN"),
-        (folder, {"store": "empty"}, r"stands in another store than empty: leave out store="),
+        (tmp_path / "apart" / run, {"store": None}, r"is not in a store: its place is STORE/adapters/TASK/RUN"),
+        (folder, {"store": "empty"}, r"is in another store than empty: leave out store="),
         ("films", {"backbone": other}, r"no model of 'films' .* fits backbone '.*other'"),
         (f"films@{run}", {"backbone": other}, r"was trained on backbone '.*', whose weights are not those of"),
         ("films", {"device": "tpu"}, r"device='tpu': give cpu, cuda or cuda:N"),
@@ -213,7 +213,7 @@ def test_the_backbone_is_the_one_that_the_manifest_names(
     texts, expected, _ = commanded(moved, "films")
     assert opened().predict(texts) == expected
     (tmp_path / "here").rename(tmp_path / "there")
-    with pytest.raises(PipelineError, match=r"here.*The model was trained on it: name its folder or Hub id"):
+    with pytest.raises(PipelineError, match=r"here.*The model was trained on it: give its folder or Hub id"):
         opened()
     assert opened(backbone=tmp_path / "there").predict(texts) == expected
     # Of several backbones' models the best one, unless a backbone is named.
@@ -284,7 +284,7 @@ def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, qui
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
     for target in ("films", f"films@{full.run}"):
         with pytest.raises(
-            PipelineError, match=r"run .* of 'films'\) is no fusion: only a fusion has shares of adapters"
+            PipelineError, match=r"run .* of 'films'\) is not a fusion: only a fusion has shares of adapters"
         ):
             opened(target, using="adapter", reports=workspace.reports).explain("the film is good")
     fuse("films", quick("fusion", epochs=1), workspace, seed=1)

@@ -1,4 +1,4 @@
-"""doctor: what is fine, what is to be mended, and the exit status."""
+"""doctor: what is fine, what is to be fixed, and the exit status."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def replace_by_file(folder: Path) -> None:
         (lambda root: replace_by_file(root / "reports"), "problem", "disk of --reports", "a file"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_what_to_mend(
+def test_what_is_wrong_is_named_with_what_to_fix(
     harm: Harm, state: str, topic: str, text: str, diagnosis: Diagnosis, place: Path
 ) -> None:
     harm(place)
@@ -141,9 +141,9 @@ def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
     ]
     assert found(backbone="/nope")[0][0] == "problem"
     assert found(backbone="mine")[0] == (
-        "problem", "backbone 'mine': the folder holds no config.json: give the folder of an encoder "
+        "problem", "backbone 'mine': the folder has no config.json: give the folder of an encoder "
     )  # fmt: skip
-    assert found(backbone="no id")[0] == ("problem", "no id: no folder and no Hub id give another --backbone")
+    assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id give another --backbone")
 
 
 @pytest.mark.parametrize(

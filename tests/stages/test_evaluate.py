@@ -134,7 +134,7 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     summary = json.loads(last)
     assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)
     assert f"accuracy {summary['score']:.4f} (95 % CI {summary['interval'][0]:.4f} to" in lines[0]
-    assert "rows with a text that its epoch was chosen on: 0 of 40" in lines[2]
+    assert "rows with a text that its epoch was selected on: 0 of 40" in lines[2]
 
 
 @pytest.mark.parametrize(

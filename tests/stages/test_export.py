@@ -106,8 +106,8 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     assert (metadata["license"], metadata["library_name"]) == ("mit", "adapter-transformers")
     assert result["dataset"]["split"] == "dev" and result["metrics"][0]["value"] == round(record.dev, 4)
     assert "base_model" not in metadata  # a folder of this machine
-    assert f"| dev | 40 | {record.dev:.4f} | chose what was kept" in text and "96 training rows" in text
-    assert "The score is of rows that also chose the epoch" in text
+    assert f"| dev | 40 | {record.dev:.4f} | selected this model" in text and "96 training rows" in text
+    assert "The score is on rows that also selected the epoch" in text
     assert "`bad`, `good`" in text and "Probabilities are not calibrated" in text
     # without the run's record, from the manifest alone
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
@@ -299,7 +299,7 @@ def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
         (["--format", "adapterhub"], "no fusion with a gate for each token"),
         (["--output", "taken"], "holds 'mine.txt', which no export wrote"),
         (["--output", "alike"], "holds 'task.json', which no export wrote"),
-        (["--output", "file"], "a file stands there"),
+        (["--output", "file"], "this is a file"),
     ],
     ids=str,
 )

@@ -151,13 +151,13 @@ def test_a_ranking_is_compared_with_what_each_source_came_to(
     (group,) = agreement.trained_alone(place.ledger, "films")
     assert group == scores
     fused(stocked, quick, tmp_path)
-    assert "films: 3 of these sources were trained with alone before: the rankings agree by " in capsys.readouterr().err
+    assert "films: 3 of these sources have a run of their own: the rankings agree by " in capsys.readouterr().err
 
 
 def test_rankings_agree_as_far_as_they_order_the_same_sources_alike() -> None:
     fits = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1, "e": 0.0}
     alike, reversed_ = dict(zip("abcdf", (9, 8, 7, 6, 10), strict=True)), dict(zip("abcd", (1, 2, 3, 4), strict=True))
-    said = "4 of these sources were trained with alone before: the rankings agree by {} (Spearman)"
+    said = "4 of these sources have a run of their own: the rankings agree by {} (Spearman)"
     assert agreement.agreement(fits, [alike]) == said.format("1.00")
     assert agreement.agreement(fits, [alike, reversed_]) == said.format("0.00")
     few, equal = {"a": 1.0, "b": 2.0, "c": 3.0}, dict.fromkeys("abcd", 0.5)

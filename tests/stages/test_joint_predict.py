@@ -140,22 +140,22 @@ def test_three_targets_of_one_pass(workspace: Workspace, quick: Quick, run, data
 def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run, source: Path) -> None:  # type: ignore[no-untyped-def]
     for target, using, message in (
         ("films,films", "auto", "--target names films more than once"),
-        ("nope,films,neither", "auto", "(?s)--target nope,films,neither: 2 mistakes.*'nope'.*'neither'"),
+        ("nope,films,neither", "auto", "(?s)--target nope,films,neither: 2 problems.*'nope'.*'neither'"),
         (",", "auto", "--target names no task"),
-        ("films,meals", "0123456789ab", "(?s)2 mistakes.*no run '0123456789ab' in"),
+        ("films,meals", "0123456789ab", "(?s)1 problem\n.*no run '0123456789ab' in"),
         ("films,meals", "ensemble:best", "--using ensemble:best: an ensemble is made for one task"),
-        ("films,meals", "auto", "(?s)2 mistakes.*extract --task films.*extract --task meals"),
-        ("films,meals", "fusion", "(?s)2 mistakes.*fuse --target films.*fuse --target meals"),
+        ("films,meals", "auto", "(?s)2 problems.*extract --task films.*extract --task meals"),
+        ("films,meals", "fusion", "(?s)2 problems.*fuse --target films.*fuse --target meals"),
     ):
         with pytest.raises(PipelineError, match=message):
             run(target, using)
     extract("films", quick("adapter", epochs=1), workspace, seed=0)
-    with pytest.raises(PipelineError, match="(?s)1 mistake\n.*'meals'"):
+    with pytest.raises(PipelineError, match="(?s)1 problem\n.*'meals'"):
         run("films,meals")
     table = pd.read_csv(source)
     table.drop(columns=["sentence", "sentence2"]).to_csv(source, index=False)
     expected = (
-        r"(?s)in\.csv: 3 mistakes\n  task 'films': column 'sentence' is missing.*task 'pairs'.*'sentence2' is missing"
+        r"(?s)in\.csv: 3 problems\n  task 'films': column 'sentence' is missing.*task 'pairs'.*'sentence2' is missing"
     )
     with pytest.raises(PipelineError, match=expected):
         run("films,pairs,twins")

@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     "a split that is none": ("text,label\na b,x\n", ["--split", "80/10"], "--split '80/10': write percentages"),
     "a split of words": ("text,label\na b,x\n", ["--split", "most"], "--split 'most': write percentages"),
     "another kind": ("text,label\na b,x\n", ["--kind", "ranking"], "--kind"),
-    "a score that is none": ("text,label\na b,x\nc d,y\n", ["--kind", "score"], "'x' is no score"),
+    "a score that is none": ("text,label\na b,x\nc d,y\n", ["--kind", "score"], "'x' is not a score"),
     "a ragged row": ("text,label\na b,x,y\n", [], "line 2 has 3 cells, and the header 2"),
     "several labels": ("text,label\na b,x\nc d,y\ne f,x;y\ng h,x;y\ni,x\nj,y\n", [], "several labels are not"),
 }  # fmt: skip
@@ -339,7 +339,7 @@ def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Com
 def test_a_file_that_is_no_table_is_one_message(name: str, run: Command, tmp_path: Path) -> None:
     said = {
         "sheet.xlsx": "save the sheet as csv", "table.txt": "unknown suffix '.txt'", "nowhere.csv": "no such file",
-        "123.csv": "its name makes no name of a task", "folder.csv": "a folder stands where a file is needed",
+        "123.csv": "its name cannot be the name of a task", "folder.csv": "there is a folder where a file is needed",
     }  # fmt: skip
     file = tmp_path / name
     if name == "folder.csv":
@@ -373,9 +373,9 @@ def test_check_tells_balance_rare_classes_and_repeats(made: Path) -> None:
     assert f"train: {len(train) + 2} rows: " in lines[1] and f"dev: {len(dev) + 2} rows: " in lines[2]
     assert "classes with fewer than 10 training rows: unseen 0" in lines
     repeated = train["message"].duplicated().sum() + 1
-    assert f"equal texts: {repeated} of train repeat an earlier row" in lines
-    assert "equal texts: 1 of dev are also in train (extract --drop-overlap drops them there)" in lines
-    assert "near-duplicates: 1 of dev differ from a row of train by one word of 8 or more" in lines
+    assert f"equal texts: {repeated} of the train rows repeat an earlier row" in lines
+    assert "equal texts: 1 of the dev rows are also in train (extract --drop-overlap drops these)" in lines
+    assert "near-duplicates: 1 of the dev rows differ from a row of train in one word (of at least 8)" in lines
 
 
 def test_check_with_a_backbone_counts_what_max_length_cuts(made: Path, backbone_folder: Path) -> None:
@@ -399,7 +399,7 @@ def test_check_tells_that_a_test_split_has_no_labels_and_compares_its_texts(made
     lines = check_task(made, str(backbone_folder)).splitlines()
     assert lines[3] == f"test: {len(rows)} rows, no column 'queue' (it has 'id', 'message', 'Queue'): not scored"
     assert lines[:3] == labelled[:3] and lines[-1].startswith(f"test: 0 of {len(rows)} rows are longer")
-    assert "equal texts: 1 of test are also in train (extract --drop-overlap drops them there)" in lines
+    assert "equal texts: 1 of the test rows are also in train (extract --drop-overlap drops these)" in lines
     rows.drop(columns="message").to_csv(test, index=False)
     with pytest.raises(PipelineError, match=r"test.csv: column 'message' is missing; the columns are 'id', 'Queue'"):
         check_task(made)
@@ -414,7 +414,7 @@ def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> N
     (made / "test.csv").unlink()
     status, _, error = run("tasks", "check", made)
     assert status == 2
-    assert "2 mistakes" in error and error.count("row 2: 'prase'") == 2
+    assert "2 problems" in error and error.count("row 2: 'prase'") == 2
     shutil.rmtree(made)
     made.mkdir()
     assert "unknown task 'mine'" in run("tasks", "check", made)[2]

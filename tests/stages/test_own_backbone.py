@@ -33,7 +33,7 @@ def test_models_on_different_backbones_predict_in_one_command(
         alone = pd.read_csv(tmp_path / "one.csv")
         assert both[f"{task}_probability_good"].to_numpy() == pytest.approx(alone["probability_good"].to_numpy())
     shutil.rmtree(folder)
-    with pytest.raises(PipelineError, match="other.*The model was trained on it: name its folder or Hub id"):
+    with pytest.raises(PipelineError, match="other.*The model was trained on it: give its folder or Hub id"):
         predict("meals", rows, tmp_path / "one.csv", dataclasses.replace(unnamed), **options)  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match=r"no model of 'pairs' in .*; .* extract --task pairs trains one"):
         predict("pairs", rows.parents[1] / "pairs" / "dev.csv", tmp_path / "one.csv", unnamed, **options)  # type: ignore[arg-type]

@@ -70,8 +70,8 @@ def under_a_file(file: Path) -> Path:
 @pytest.mark.parametrize(
     ("output", "reason"),
     [(name, "is the input file") for name in (same, relative, round_about, link, hard_link, through_a_linked_folder)]
-    + [(folder, "a folder stands there: name a file in it"), (long, "the name is too long")]
-    + [(in_proc, "^cannot write /proc/none: nothing can be made there"), (under_a_file, "a file stands where")],
+    + [(folder, "this is a folder: name a file in it"), (long, "the name is too long")]
+    + [(in_proc, "^cannot write /proc/none: nothing can be made there"), (under_a_file, "there is a file where")],
 )
 def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     output: Callable[[Path], Path], reason: str, using: str, workspace: Workspace, tmp_path: Path, monkeypatch

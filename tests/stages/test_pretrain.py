@@ -39,7 +39,7 @@ QUICK = Recipe(trainable="full", epochs=2, learning_rate=2e-3, batch_size=16, pr
 def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     output = tmp_path / "read"
     found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0)
-    assert "no masked-language-model head: a fresh one" in capsys.readouterr().err
+    assert "no masked-language-model head: a new one" in capsys.readouterr().err
     assert not found.had_head
     scores = found.masked_accuracy
     assert scores.after > scores.before
@@ -91,7 +91,7 @@ def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeyp
     monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
     assert pretrain(["films"], output, QUICK, workspace, seed=0) == found
     for other in ({"seed": 1}, {"seed": 0, "limit": 50}):
-        with pytest.raises(PipelineError, match="holds a backbone that was trained otherwise"):
+        with pytest.raises(PipelineError, match="holds a backbone that was trained differently"):
             pretrain(["films"], output, QUICK, workspace, **other)
 
 
@@ -188,7 +188,7 @@ def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ig
     pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
     toml = data / "films" / "task.toml"
     toml.write_text(toml.read_text().replace("max_length = 24", "max_length = 6"))
-    with pytest.raises(PipelineError, match="trained otherwise"):
+    with pytest.raises(PipelineError, match="trained differently"):
         pretrain(["films"], tmp_path / "read", QUICK, replace(workspace), seed=0)
     longest = workspace.backbone.max_length
     with pytest.raises(PipelineError, match=f"max_length {longest + 1} is more than the backbone can read"):
@@ -210,7 +210,7 @@ def test_seconds_count_what_came_before_wherever_the_folders_go(workspace, tmp_p
 
 @pytest.mark.parametrize(
     ("output", "told"),
-    [("file/read", "a file stands where a folder is needed"), ("a" * 300, "the name is too long")],
+    [("file/read", "there is a file where a folder is needed"), ("a" * 300, "the name is too long")],
 )
 def test_an_output_that_cannot_be_is_told_before_training(output, told, workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "file").write_text("mine")
@@ -224,7 +224,7 @@ def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:  #
     shutil.copytree(workspace.data, data)
     rows = pd.read_csv(data / "films" / "train.csv").assign(sentence=[f"qqq{row}" for row in range(96)])
     rows.to_csv(data / "films" / "train.csv", index=False)
-    with pytest.raises(PipelineError, match="task 'films': its train texts hold no word that the backbone knows"):
+    with pytest.raises(PipelineError, match="task 'films': its train texts have no word that the backbone knows"):
         pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
 
 

@@ -251,7 +251,7 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     ):
         status, out, error = verb("runs", "remove", *runs)
         assert (status, out) == (2, [])
-        assert error.startswith("error: still needed; --force removes all the same, and then\n")
+        assert error.startswith("error: still needed; --force removes them anyway, and then\n")
         assert len(error.splitlines()) == 1 + len(needed)
         assert all(text in error for text in needed)
         assert all(ledger.folder(run).is_dir() for run in runs)
@@ -297,7 +297,7 @@ def test_what_may_be_needed_is_removed_only_by_force(name: str, verb: Run, ledge
     with harm(tmp_path / "reports") or nullcontext():
         status, out, error = verb("runs", "remove", ALONE)
         assert (status, out) == (2, [])
-        assert error.startswith("error: cannot tell whether something needs it; --force removes all the same\n  ")
+        assert error.startswith("error: cannot tell whether something needs them; --force removes them anyway\n  ")
         assert reason in error
         assert ledger.began(ALONE)
         status, _, error = verb("runs", "remove", ALONE, "--force")
@@ -390,7 +390,7 @@ def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: P
 def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in (["runs", "list"], ["du"]):
         assert main([*verb, f"--reports={tmp_path / 'none'}", f"--store={tmp_path / 'none'}"]) == 0
-    assert capsys.readouterr().out.startswith("no such runs\n")
+    assert capsys.readouterr().out.startswith(f"no finished runs in {tmp_path / 'none/runs'}\n")
     assert not (tmp_path / "none").exists()
 
 

@@ -153,7 +153,7 @@ def test_a_pair_has_two_texts_and_an_adapter_no_shares(show: Callable[..., Page]
         assert not page.locator(part).is_visible()
 
 
-def test_what_is_wrong_is_said_and_then_mended(show: Callable[..., Page]) -> None:
+def test_what_is_wrong_is_said_and_then_fixed(show: Callable[..., Page]) -> None:
     page = show()
     ask(page, "   ")
     alert = page.get_by_role("alert")

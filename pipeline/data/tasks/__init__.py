@@ -258,7 +258,7 @@ def find_task(name: str, *data: Path) -> Task:
     if own := next(filter(present, files), None):
         task = Task.read(own)
         if task.name != name:
-            raise PipelineError(f"{own}: names itself '{task.name}' but stands in folder '{name}': make them agree")
+            raise PipelineError(f"{own}: its name is '{task.name}', but its folder is '{name}': make them agree")
         return task
     tasks = built_in_tasks()
     for task in tasks.values():

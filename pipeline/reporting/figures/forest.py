@@ -24,7 +24,7 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     """Two panels on one scale, on the mean of the targets; nothing in a study without any comparison."""
     leading, against = leading_fusion(runs), runs.title(runs.reference)
     which = which_compared(runs)
-    rows = f"rows {which}, against {against}" if which else f"every row against {against}"
+    rows = f"rows {which}, compared with {against}" if which else f"every row compared with {against}"
     groups = {rows: {runs.title(x): comparison for x, comparison in main_comparisons(runs).items()}}
     if leading is not None:
         groups = {f"{runs.title(leading)} against": leading_duels(runs), **groups}

@@ -42,7 +42,7 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
 
 
 def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
-    """One matrix: what is built on another row, by target; sequential tuning a line a source."""
+    """One matrix: what is built on another row, by target; sequential fine-tuning a line a source."""
     all_contrasts = contrasts(runs)
     if not all_contrasts:
         return

@@ -74,22 +74,22 @@ def test_columns_that_are_given_are_taken() -> None:
     ("rows", "options", "said"),
     [
         (table(message=None, **{"Unnamed: 1": SENTENCES}), {}, "first line does not name the columns of the texts and"),
-        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "delete what stands above the line that does"),
+        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "delete the lines above the one that does"),
         (table(), {"text": ["body"]}, "no column 'body'; the columns are"),
         (table(), {"text": ["date", "message", "queue"]}, "--text date,message,queue: name one column, or two"),
         (table(), {"text": ["message", "message"]}, "name one column, or two different ones"),
         (table(), {"text": ["queue"], "label": "queue"}, "--label queue: is also a text column"),
         (table(id=[*range(SIZE)]), {"label": "id"}, "column 'id' names the rows"),
         (table(queue=None, a=["x", "y"], b=["u", "v"]), {}, "several columns could be the label: name one"),
-        (table(queue=None, date=None), {}, "no column holds a few values that recur: name one"),
-        (table(message=None, date=None, a=["x"]), {}, "no column holds texts of several words"),
+        (table(queue=None, date=None), {}, "no column has a few recurring values: name one"),
+        (table(message=None, date=None, a=["x"]), {}, "no column has texts of several words"),
         # Without a header, the first row names the columns.
         (table(message=None, queue=None, date=None, film=SENTENCES, bad=["bad", "good"]), {}, "'bad' is called like a"),
         (table(message=None, queue=None, date=None, film=SENTENCES, **{"1": [0, 1]}), {}, "first line must name"),
         (table(message=None, queue=None, date=None, film=SENTENCES, **{"4.5": [0.5, 1.5]}), {}, "--label 4.5"),
         (table(queue=None, label=["x", "y", "label"]), {}, "and no other line"),
         (table(queue=None, date=None, wert=COMMAS), {}, r"name one with --label: .*\(column 'wert': scores .*'0,5'"),
-        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic', 'rude' hold 0 or 1 each"),
+        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic', 'rude' have only 0 and 1"),
     ],
 )  # fmt: skip
 def test_columns_that_cannot_be_told_are_asked_for(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:
@@ -103,7 +103,7 @@ def test_columns_that_cannot_be_told_are_asked_for(rows: pd.DataFrame, options: 
 )
 def test_ids_that_recur_are_no_labels_unless_they_are_named(name: str) -> None:
     rows = table(queue=None, date=None, **{name: [*range(15)]})
-    with pytest.raises(PipelineError, match="no column holds a few values that recur: name one with --label"):
+    with pytest.raises(PipelineError, match="no column has a few recurring values: name one with --label"):
         find_columns(rows, "rows.csv")
     assert len(proposed(rows, label=name).classes) == 15
 

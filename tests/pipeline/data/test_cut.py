@@ -99,8 +99,8 @@ def test_the_same_text_in_another_spelling_is_one_group() -> None:
 @pytest.mark.parametrize(
     ("labels", "texts", "message"),
     [
-        ([0, 1] * 10, ["the same"] * 18 + ["one", "two"], "up to 18 do"),
-        ([0, 1], ["one", "two"], "2 rows cannot be cut"),
+        ([0, 1] * 10, ["the same"] * 18 + ["one", "two"], "up to 18"),
+        ([0, 1], ["one", "two"], "2 rows cannot be split"),
         ([0] * 9 + [1], list("abcdefghij"), "several labels"),
     ],
 )

@@ -146,7 +146,7 @@ NOT_AS_PROMISED = {
     "rows in a cell.csv": ('a\tb\tc\n1\t"so\tx\n0\tno"\ty\n', "opens a cell in line 2 closes in line 3, with whole"),
     "a cell too many.csv": (
         "a,b\ngood, and cheap,1\n",
-        "line 2 has 3 cells, and the header 2: quote text that holds ','",
+        "line 2 has 3 cells, and the header 2: quote text that contains ','",
     ),
     "a cell too many.tsv": ("a\tb\nx\t1\nx\ty\t1\n", r"line 3 has 3 cells, and the header 2: quote .* '\\t'"),
     "a cell too many, after a text of two lines.csv": ('a,b\n"x\ny",1\nx,y,1\n', "line 4 has 3 cells"),
@@ -234,7 +234,9 @@ def test_damaged_parquet_is_told_in_one_line_or_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)  # an opened pipe would wait for ever
-@pytest.mark.parametrize(("make", "reason"), [(os.mkfifo, "not a regular file"), (Path.mkdir, "a folder stands where")])
+@pytest.mark.parametrize(
+    ("make", "reason"), [(os.mkfifo, "not a regular file"), (Path.mkdir, "there is a folder where")]
+)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_is_no_file_is_not_opened(suffix: str, make: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
     make(tmp_path / f"table{suffix}")

@@ -157,7 +157,7 @@ def test_bad_rows_of_the_hub_are_named_by_data_set_and_split(publish: Callable[.
     with pytest.raises(PipelineError) as caught:
         load_task_data(find_task("sst"), None)
     message = str(caught.value)
-    assert message.startswith("SetFit/sst5:train: 2 mistakes")
+    assert message.startswith("SetFit/sst5:train: 2 problems")
     assert "column 'text': empty or null text (2 in all): row 2: '', row 3: " in message
     assert "(1 in all): row 3: -1.0" in message
 
@@ -188,7 +188,7 @@ def test_a_hub_that_gives_nothing_is_answered_with_the_data_option(
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(PipelineError, match="'SetFit/sst5' cannot be had from the Hub") as caught:
+    with pytest.raises(PipelineError, match="'SetFit/sst5' cannot be downloaded from the Hub") as caught:
         load_task_data(find_task("sst"), None)
     assert "--data DIR" in str(caught.value)
 

@@ -55,8 +55,8 @@ def test_the_kind_may_be_given() -> None:
     ("rows", "options", "said"),
     [
         (table(queue=SENTENCES), {}, "40 different values in 40 rows, too many for classes"),
-        (table(queue=["a", "b"]), {"kind": "score"}, "id 0: 'a' is no score"),
-        (table(queue=[1e39, 1]), {"kind": "score"}, "is no score"),
+        (table(queue=["a", "b"]), {"kind": "score"}, "id 0: 'a' is not a score"),
+        (table(queue=[1e39, 1]), {"kind": "score"}, "is not a score"),
         (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
         # Numbers as spreadsheets of other countries write them.
         (table(queue=COMMAS), {}, "column 'queue': scores are written with a decimal comma, such as '0,5': write 0.5$"),
@@ -66,13 +66,13 @@ def test_the_kind_may_be_given() -> None:
         (table(queue=[f"{row}%" for row in range(40)]), {}, "scores are written in per cent, such as '0%': write 0$"),
         (table(queue=[f"{row},5 %" for row in range(40)]), {}, "a decimal comma, such as '0,5 %': write 0.5$"),
         (table(queue=[f"{row},125" for row in range(1, 41)]), {}, "such as '1,125': write 1125, or a decimal point"),
-        (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also stand alone: .*; a number\\? write 1.5$"),
+        (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also occur alone: .*; a number\\? write 1.5$"),
         # Several labels a row.
-        (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows of several labels are not supported"),
-        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \[\]: rows of several labels"),
+        (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows with several labels are not supported"),
+        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \[\]: rows with several labels"),
         (table(queue=[np.array(["a", "b"]), "a"]), {}, "holds lists, such as array"),  # as parquet has them
-        (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also stand alone"),
-        (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also stand alone"),
+        (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also occur alone"),
+        (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also occur alone"),
         (table(queue=["a|b", "b|c", "c|a"]), {}, r"'a\|b' is a list of labels that recur in others"),
         (table(queue=["a;b", "a;b;c"]), {}, "'a;b' is a list of labels that recur in others"),
     ],

@@ -187,7 +187,7 @@ def test_rows_with_a_blank_text_are_left_out_where_the_task_says_so(tmp_path: Pa
     )
     write(tmp_path, "likeness", {"train": rows})
     assert load_split(pair_task(files={"drop_blank": True}), tmp_path, "train")["id"].tolist() == ["a", "d"]
-    with pytest.raises(PipelineError, match="3 mistakes"):
+    with pytest.raises(PipelineError, match="3 problems"):
         load_split(pair_task(), tmp_path, "train")
 
 
@@ -340,7 +340,7 @@ def test_a_row_that_two_tasks_hold_out_counts_for_the_first(tmp_path: Path) -> N
     assert kept.dropped == {"first": 1, "second": 1}
     assert kept.train["text_a"].tolist() == whole.train["text_a"].drop([0, 4]).tolist()
     assert whole.without({"last": last}) is whole
-    with pytest.raises(PipelineError, match="stand in dev or test of 'second', 1 training rows are left"):
+    with pytest.raises(PipelineError, match="occur in dev or test of 'second', 1 training rows are left"):
         whole.without({"last": last, "second": whole.train.iloc[:5]})
 
 
@@ -411,12 +411,12 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "empty and blank text": (
         task(),
         {"mood/train.csv": 'text,label\n,1\nfine,0\n"  ",1\n,0\n\t,1\n'},
-        ["train.csv: 1 mistake", "column 'text': empty or null text (4 in all): row 1: None, row 3: '  ', row 4: None"],
+        ["train.csv: 1 problem", "column 'text': empty or null text (4 in all): row 1: None, row 3: '  ', row 4: None"],
     ),
     "null text": (
         task(),
         {"mood/train.jsonl": '{"text": "fine", "label": 1}\n{"text": null, "label": 0}\n{"label": 0}\n'},
-        ["train.jsonl: 1 mistake", "column 'text': empty or null text (2 in all): row 2: None, row 3: nan"],
+        ["train.jsonl: 1 problem", "column 'text': empty or null text (2 in all): row 2: None, row 3: nan"],
     ),
     "no text": (
         task(),
@@ -427,7 +427,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(),
         {"mood/train.csv": "\nid,text,label\n7,fine,1\n\n8,poor,0\n\n\n"},
         [
-            "train.csv: 3 mistakes",
+            "train.csv: 3 problems",
             "'id': empty (1 in all): row 2",
             "'text': empty or null text (1 in all): row 2: None",
         ],
@@ -449,7 +449,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(),
         {"mood/train.jsonl": '{"text": "a\\ud83d", "label": 1}\n{"text": "\\ud83d\\ude42", "label": 0}\n'},
         [
-            "train.jsonl: 1 mistake",
+            "train.jsonl: 1 problem",
             "column 'text': invalid Unicode (an unpaired surrogate), which no encoding can write",
             "(1 in all): row 1: 'a\\ud83d'",
         ],
@@ -457,7 +457,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "an unpaired surrogate in an id": (
         task(),
         {"mood/train.jsonl": '{"id": "a\\ud83d", "text": "a", "label": 1}\n{"id": "b", "text": "b", "label": 0}\n'},
-        ["train.jsonl: 1 mistake", "column 'id'", "(1 in all): row 1: 'a\\ud83d'"],
+        ["train.jsonl: 1 problem", "column 'id'", "(1 in all): row 1: 'a\\ud83d'"],
     ),
     "nothing but blank text": (
         task(files={"drop_blank": True}),
@@ -468,7 +468,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         pair_task(),
         {"likeness/train.csv": "first,second,score\n,b,1\na,,2\n"},
         [
-            "train.csv: 2 mistakes",
+            "train.csv: 2 problems",
             "'first': empty or null text (1 in all): row 1",
             "'second': empty or null text (1 in",
         ],
@@ -477,7 +477,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(),
         {"mood/train.csv": "text,label\na,0\nb,2\nc,1\nd,-1\ne,0.5\nf,9\n"},
         [
-            "train.csv: 1 mistake",
+            "train.csv: 1 problem",
             "column 'label': label out of range 0..1 or not whole (4 in all): row 2: 2.0, row 4: -1.0, row 5: 0.5",
         ],
     ),
@@ -489,7 +489,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "labels that are neither numbers nor names": (
         task(),
         {"mood/train.csv": "text,label\na,Good\nb,1\nc,\nd,inf\ne,nan\nf,good\n"},
-        ["train.csv: 1 mistake", "nor in ['bad', 'good'] (4 in all): row 1: 'Good', row 3: None, row 4: 'inf'"],
+        ["train.csv: 1 problem", "nor in ['bad', 'good'] (4 in all): row 1: 'Good', row 3: None, row 4: 'inf'"],
     ),
     "scores that are no numbers": (
         pair_task(),
@@ -536,13 +536,13 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "bad dev": (
         task(),
         {"mood/train.csv": GOOD, "mood/dev.csv": "text,label\na,3\nb,0\n"},
-        ["dev.csv: 1 mistake", "row 1: 3.0"],
+        ["dev.csv: 1 problem", "row 1: 3.0"],
     ),
     "everything at once": (
         task(),
         {"mood/train.csv": "id,text,label\n1,,5\n1,b,0\n2,c,x\n"},
         [
-            "train.csv: 4 mistakes",
+            "train.csv: 4 problems",
             "'id': duplicate ids (1 in all): row 2: '1'",
             "'text': empty or null text (1 in all): row 1: None",
             "'label': label is neither a number nor in ['bad', 'good'] (1 in all): row 3: 'x'",
@@ -559,7 +559,7 @@ def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "mood" / "test.csv").mkdir()
     for read, reason in (
         (lambda: load_task_data(task(), tmp_path), "train.csv: not a regular file"),
-        (lambda: read_test_texts(task(), tmp_path), "test.csv: a folder stands where a file is needed"),
+        (lambda: read_test_texts(task(), tmp_path), "test.csv: there is a folder where a file is needed"),
         (lambda: load_task_data(task(), tmp_path / ("x" * 5000)), "the name is too long"),
     ):
         with pytest.raises(PipelineError, match=reason) as caught:

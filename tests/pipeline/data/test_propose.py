@@ -148,7 +148,7 @@ def test_characters_count_where_a_script_has_no_spaces(text: str, characters: in
         (table(queue=[1]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=["1", "1.0"]), {"kind": "score"}, "fewer than two different labels"),
         (table(message=["one text"]), {}, "fewer than two labels are left"),
-        (table(message=[["a", "b"]]), {"text": ["message"]}, "column 'message', row 1 is no text"),
+        (table(message=[["a", "b"]]), {"text": ["message"]}, "column 'message', row 1 is not a text"),
     ],
 )  # fmt: skip
 def test_what_no_task_can_be_made_of_is_refused(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:

@@ -49,7 +49,7 @@ def mistakes(values: dict[str, Any]) -> list[str]:
     with pytest.raises(PipelineError) as caught:
         Task.parse(values, "mine.toml")
     heading, *lines = str(caught.value).splitlines()
-    assert heading == f"mine.toml: {len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+    assert heading == f"mine.toml: {len(lines)} problem{'s' if len(lines) > 1 else ''}"
     return [line.strip() for line in lines]
 
 
@@ -138,7 +138,7 @@ def test_a_task_file_that_disagrees_with_its_folder_is_refused(tmp_path: Path) -
     own = tmp_path / "sst" / "task.toml"
     own.parent.mkdir()
     own.write_text(toml(MOOD))
-    with pytest.raises(PipelineError, match="names itself 'mood' but stands in folder 'sst'"):
+    with pytest.raises(PipelineError, match="its name is 'mood', but its folder is 'sst'"):
         find_task("sst", tmp_path)
 
 
@@ -270,7 +270,7 @@ def test_a_bad_task_is_told_all_its_mistakes_at_once(values: dict[str, Any], exp
 def test_a_bad_task_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(toml(MOOD | {"metric": "pearson", "colour": "red"}))
-    with pytest.raises(PipelineError, match="2 mistakes") as caught:
+    with pytest.raises(PipelineError, match="2 problems") as caught:
         Task.read(file)
     assert str(caught.value).startswith(str(file))
 

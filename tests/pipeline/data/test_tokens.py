@@ -309,7 +309,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tokenizer: Tokeni
     for file in cache.iterdir():
         file.unlink()
     cache.rmdir()
-    cache.write_text("a file stands where the folder should")
+    cache.write_text("there is a file where the folder should")
     assert arrays(tokenise(PAIRS, tokenizer, "siamese", 12)) == arrays(fresh)
     assert cache.is_file()
 

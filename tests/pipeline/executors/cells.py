@@ -9,7 +9,7 @@ from pipeline.system.errors import PipelineError
 
 
 def refuse() -> None:
-    raise PipelineError("mend this")
+    raise PipelineError("fix this")
 
 
 def full_disk() -> None:

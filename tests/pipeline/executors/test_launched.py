@@ -34,7 +34,7 @@ def test_the_main_process_of_a_group_answers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     outcome = carried_out_here(pickle.dumps(place_in_group), threads=4, processes=2)
     assert outcome.value == ("2", "0", "2")
-    assert str(carried_out_here(pickle.dumps(refuse), threads=2, processes=2).error) == "mend this"
+    assert str(carried_out_here(pickle.dumps(refuse), threads=2, processes=2).error) == "fix this"
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(tmp_path: Path
         while len(found) < len(works):
             found |= dict(pool.wait(10))
     assert (found[0].value, found[2].value) == (2, "done")
-    assert str(found[1].error) == "mend this"
+    assert str(found[1].error) == "fix this"
     assert "its worker was lost" in str(found[3].error)
     assert found[0].place.startswith("node ")
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]

@@ -37,7 +37,7 @@ def test_cells_end_with_values_or_errors_and_none_stops_another() -> None:
         refused, disk, bug, printed, last = outcomes(
             pool, refuse, full_disk, partial(math.sqrt, -1), printing, partial(math.sqrt, 9)
         )
-    assert str(refused.error) == "mend this"
+    assert str(refused.error) == "fix this"
     assert str(disk.error) == "reports/run.json: the disk is full"
     assert "a bug: ValueError" in str(bug.error)
     assert (printed.error, last.value) == (None, 3)

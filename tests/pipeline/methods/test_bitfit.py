@@ -61,5 +61,5 @@ def test_a_file_of_another_kind_is_refused(backbone: Backbone, tmp_path: Path) -
     encoder = backbone.load()
     add_modules(encoder, ["films"], Recipe(adapter="prefix", prefix_length=4))
     METHODS["prefix"].save(encoder, "films", tmp_path)
-    with pytest.raises(PipelineError, match="does not hold what its recipe trains"):
+    with pytest.raises(PipelineError, match="does not match its recipe"):
         load_modules(backbone.load(), SavedModules("films", RECIPE, tmp_path))

@@ -177,9 +177,9 @@ def drop_tokenizer(folder: Path) -> None:
         (folder_in_place_of("model.safetensors"), "no readable encoder"),
         (with_tensor(WORDS, Tensor.t), "do not fit its config.json (size mismatch"),
         (with_tensor(WORDS, Tensor.int), "no readable encoder"),
-        (with_tensor(WORDS, lambda words: words / 0), f"hold NaN or infinity, first in {WORDS}: copy it again"),
-        (drop_config, "the folder holds no config.json"),
-        (folder_in_place_of("config.json"), "config.json: a folder stands where a file is needed"),
+        (with_tensor(WORDS, lambda words: words / 0), f"contain NaN or infinity, first in {WORDS}: copy it again"),
+        (drop_config, "the folder has no config.json"),
+        (folder_in_place_of("config.json"), "config.json: there is a folder where a file is needed"),
         (pipe_in_place_of_config, "config.json: not a regular file"),
         (write("config.json", "{"), "config.json: cannot be read"),
         (write("config.json", b"\xff"), "config.json: cannot be read (not UTF-8"),
@@ -241,7 +241,7 @@ def test_positions_that_padding_shifts_out_of_range_are_noticed(tmp_path: Path) 
 
 
 def test_a_name_longer_than_any_path_is_refused() -> None:
-    with pytest.raises(PipelineError, match="no folder and no Hub id"):
+    with pytest.raises(PipelineError, match="neither a folder nor a Hub id"):
         open_backbone("x" * 5000)
 
 
@@ -331,8 +331,8 @@ RUNNING: list[tuple[Damage, str]] = [
     (change_config(attn_implementation="evil/kernel:f"), "names attention that is fetched and run"),
     (change_config(_attn_implementation_internal={"": "evil/kernel"}), "names attention that is fetched and run"),
     (pickled, "its weights are pickled (pytorch_model.bin), and to read them could run code: load it once"),
-    (index_of("pytorch_model.bin"), "index.json names weights that are no safetensors ('pytorch_model.bin')"),
-    (index_of("model.safetensors", "evil.pkl"), "names weights that are no safetensors ('evil.pkl')"),
+    (index_of("pytorch_model.bin"), "index.json names weights that are not safetensors ('pytorch_model.bin')"),
+    (index_of("model.safetensors", "evil.pkl"), "names weights that are not safetensors ('evil.pkl')"),
     (change_config(transformers_weights="evil.bin"), "neither a safetensors file"),
 ]
 

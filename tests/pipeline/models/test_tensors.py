@@ -38,7 +38,7 @@ def test_what_is_expected_is_read_and_the_part_of_another_reader_is_not(tmp_path
         ),
         ({**EXPECTED, "head.bias": torch.zeros(2, dtype=torch.bfloat16)}, "'head.bias' is not fp32"),
         ({"weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}, "'head.weight' is missing; 'weight' is too many"),
-        ({**EXPECTED, "head.bias": torch.tensor([0.0, torch.nan])}, "'head.bias' holds NaN or infinity"),
+        ({**EXPECTED, "head.bias": torch.tensor([0.0, torch.nan])}, "'head.bias' contains NaN or infinity"),
     ],
 )
 def test_the_message_names_each_difference(tensors: dict[str, torch.Tensor], message: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_message_names_each_difference(tensors: dict[str, torch.Tensor], mes
 def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="nothing: missing: train it again"):
         read_tensors(tmp_path / "nothing", EXPECTED, "train it again")
-    with pytest.raises(PipelineError, match="a folder stands where a file is needed"):
+    with pytest.raises(PipelineError, match="there is a folder where a file is needed"):
         read_tensors(tmp_path, EXPECTED, "train it again")
 
 

@@ -55,7 +55,7 @@ def test_no_class_sees_a_configuration_of_another_model_type(
     folder = folder.rename(folder.with_name("lightglue-bert"))
     change(folder / "config.json", model_type=model_type, trust_remote_code=True)
     for load in (open_backbone, load_masked_lm):
-        with pytest.raises(PipelineError, match="model type 'lightglue'|model type 'mpt'|which is no name"):
+        with pytest.raises(PipelineError, match="model type 'lightglue'|model type 'mpt'|which is not a name"):
             load(str(folder))
 
 

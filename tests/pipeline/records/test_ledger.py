@@ -468,7 +468,7 @@ def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
 
 def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file")
-    with pytest.raises(PipelineError, match="cannot write .*a file stands"), Ledger(tmp_path / "reports").lock(RUN):
+    with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
         pytest.fail("locked in a file")
 
 

@@ -463,4 +463,4 @@ def test_what_is_no_file_is_refused_at_once(kind: str, other: Store, tmp_path: P
         os.mkfifo(file)
     if kind == "folder":
         file.mkdir()
-    assert_refused(file, other, "not a regular file|no such file|a folder stands")
+    assert_refused(file, other, "not a regular file|no such file|there is a folder")

@@ -141,7 +141,7 @@ def test_the_digest_tells_contents_apart(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter.safetensors", HEAD, LAYERNORMS])
 @pytest.mark.parametrize("damage", ["truncated", "changed", "longer", "missing"])
-def test_damage_to_any_file_is_seen_and_told_how_to_mend(name: str, damage: str, store: Store) -> None:
+def test_damage_to_any_file_is_seen_and_told_how_to_fix(name: str, damage: str, store: Store) -> None:
     artifact = save(store, SST, layernorms=True)
     file = artifact.folder / name
     whole = file.read_bytes()
@@ -204,7 +204,7 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not text": (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), "not UTF-8 text"),
     "cut": (lambda folder: (folder / MANIFEST).write_bytes(b'{"kind": "adapter"'), "cannot be read"),
     "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
-    "a folder": (a_folder_in_its_place, "a folder stands where a file is needed"),
+    "a folder": (a_folder_in_its_place, "there is a folder where a file is needed"),
     "a pipe": (a_pipe_in_its_place, "not a regular file"),
     **{
         f"means {meaning}": (lambda folder, meaning=meaning: harm(folder, meaning=meaning), f"meaning: {reason}")
@@ -218,9 +218,9 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
         )
     },
     "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
-    "of another run": (lambda folder: harm(folder, run=OTHER), f"belongs into adapters/sst/{OTHER}"),
-    "of another task": (lambda folder: harm(folder, task="sts"), f"belongs into adapters/sts/{SST}"),
-    "of another kind": (lambda folder: harm(folder, kind="fusion"), f"belongs into fusions/sst/{SST}"),
+    "of another run": (lambda folder: harm(folder, run=OTHER), f"says that its place is adapters/sst/{OTHER}"),
+    "of another task": (lambda folder: harm(folder, task="sts"), f"says that its place is adapters/sts/{SST}"),
+    "of another kind": (lambda folder: harm(folder, kind="fusion"), f"says that its place is fusions/sst/{SST}"),
     **{
         f"names {name!r}": (lambda folder, name=name: harm(folder, files={name: "0" * 64}), "files")
         for name in ("../secret", "/etc/passwd", "..", ".hidden", "a/b", "a\\b", "a\nb", "", MANIFEST, "x" * 65, "é")
@@ -271,17 +271,17 @@ def test_verify_names_every_problem_at_once(store: Store) -> None:
     with pytest.raises(PipelineError) as caught:
         store.verify()
     first, *lines = str(caught.value).splitlines()
-    assert first == f"{store.root}: 7 mistakes"
+    assert first == f"{store.root}: 7 problems"
     for line, said in zip(
         lines,
         (
-            f"{tasks / ('1' * 12) / MANIFEST}: belongs into adapters/sst/{'0' * 12}",
+            f"{tasks / ('1' * 12) / MANIFEST}: says that its place is adapters/sst/{'0' * 12}",
             f"{tasks / STS}: has no manifest.json",
             f"{tasks / OTHER / HEAD}: missing",
             f"{tasks / ('e' * 12)}: has no manifest.json",
             f"{tasks / ('f' * 12) / MANIFEST}: cannot be read",
             f"fusion {FUSED} needs adapter {SST} of task 'sst'",
-            f"run {STS} stands in 2 folders",
+            f"run {STS} is in 2 folders",
         ),
         strict=True,
     ):
@@ -305,7 +305,7 @@ def a_circle(root: Path) -> None:
     ("made", "reason"),
     [
         (not_there, "no such folder"),
-        (a_file, "a file stands where a folder is needed"),
+        (a_file, "there is a file where a folder is needed"),
         (a_circle, "links go round in a circle"),
     ],
 )
@@ -327,9 +327,9 @@ def test_folders_that_cannot_be_read_are_named(store: Store, capsys: pytest.Capt
     (store.root / "fusions").write_text("")
     assert len(store.artifacts()) == 1
     assert capsys.readouterr().err == (
-        f"warning: left out: {store.root / 'fusions'}: a file stands where a folder is needed\n"
+        f"warning: left out: {store.root / 'fusions'}: there is a file where a folder is needed\n"
     )
-    with pytest.raises(PipelineError, match="fusions: a file stands where"):
+    with pytest.raises(PipelineError, match="fusions: there is a file where"):
         store.verify()
 
 
@@ -381,7 +381,7 @@ def test_of_a_run_in_two_folders_none_is_removed(store: Store) -> None:
     copied.mkdir(parents=True)
     (copied / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
     assert store.find(SST) is not None
-    with pytest.raises(PipelineError, match=f"stands in {folder} and {copied}"):
+    with pytest.raises(PipelineError, match=f"is in {folder} and {copied}"):
         store.remove(SST)
 
 

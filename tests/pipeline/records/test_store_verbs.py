@@ -34,7 +34,7 @@ def verb(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [(lambda root: None, "no such folder"), (Path.touch, "a file stands where a folder is needed")],
+    [(lambda root: None, "no such folder"), (Path.touch, "there is a file where a folder is needed")],
 )
 def test_a_store_that_is_none_is_an_error(make: Callable[[Path], None], reason: str, verb: Run, store: Store) -> None:
     make(store.root)
@@ -49,7 +49,7 @@ def test_a_store_that_is_none_is_an_error(make: Callable[[Path], None], reason: 
 def test_a_store_without_artifacts_says_so(verb: Run, store: Store) -> None:
     store.root.mkdir()
     for name in ("list", "verify"):
-        assert verb(name) == (0, [f"{store.root} holds no artifacts"], [])
+        assert verb(name) == (0, [f"{store.root} has no artifacts"], [])
 
 
 def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, store: Store) -> None:
@@ -64,7 +64,7 @@ def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, sto
     assert errors[0].startswith(f"warning: left out: {folder / MANIFEST}: cannot be read")
     status, out, errors = verb("verify")
     assert (status, out, len(errors)) == (2, [], 3)
-    assert errors[0] == f"error: {store.root}: 2 mistakes"
+    assert errors[0] == f"error: {store.root}: 2 problems"
     status, out, errors = verb("remove", STS)
     assert (status, out) == (2, [])
     assert errors[0].startswith(f"error: cannot tell whether a fusion needs adapter {STS}: {folder / MANIFEST}: ")

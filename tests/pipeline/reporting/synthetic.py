@@ -203,7 +203,7 @@ def make(folder: Path, **keys: Any) -> Synthetic:
 def whole_study(folder: Path, **keys: Any) -> Synthetic:
     """Every kind of row, with what each leaves behind: two targets, a source, two seeds, a curve, a hole.
 
-    On sst, adapter is far better than full and fusion better still; sequential tuning forgets its source.
+    On sst, adapter is far better than full and fusion better still; sequential fine-tuning forgets its source.
     """
     study = make(
         folder,

@@ -131,17 +131,17 @@ def test_the_verdict_has_three_sentences_that_follow_from_the_tests(tmp_path: Pa
     study = whole_study(tmp_path, scoring="half")
     report, runs = build_report(study.result, study.ledger, tmp_path / "out"), StudyRuns(study.result, study.ledger)
     fusion, overview, cost = report.verdict
-    assert fusion.startswith("Fusion, against the best row of each kind on the mean of sst and sts, is better than ")
-    # Sequential tuning has two lines, which stand in the table alone.
-    assert overview.startswith("On the mean of sst and sts, against full fine-tuning, better: fusion (+")
+    assert fusion.startswith("On the mean of sst and sts, fusion is better than ")
+    # Sequential fine-tuning has two lines, which stand in the table alone.
+    assert overview.startswith("Compared with full fine-tuning on the mean of sst and sts, better: fusion (+")
     trained = [runs.all(line)[0].record.cost.trainable_parameters for line in ("fusion", "full")]
     assert cost.startswith(f"Fusion trains {trained[0]:,} parameters and takes ")
-    assert " seconds a seed for each target, sources and trials included; " in cost
+    assert " seconds per seed for each target, sources and trials included; " in cost
     assert f"; full fine-tuning trains {trained[1]:,} and takes " in cost
 
 
 def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) -> None:
-    (each,) = (s for s in report.summary if s.startswith("Target by target, of 2, against full fine-tuning: "))
+    (each,) = (s for s in report.summary if s.startswith("On single targets (of 2), compared with full fine-tuning: "))
     assert "; fusion better on 2" in each
     assert any(s.startswith("With 100 training rows, on the mean of sst and sts") for s in report.summary)
     assert any("lowered the score on an earlier one in 4 of 4 pairs" in s for s in report.summary)
@@ -164,19 +164,21 @@ def many_rows(folder: Path) -> Report:
 def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -> None:
     report = many_rows(tmp_path)
     overview, cost = report.verdict
-    assert overview.startswith("The 6 other rows against full fine-tuning, on sst (one seed): 2 better, 1 worse and 3")
+    assert overview.startswith(
+        "The 6 other rows compared with full fine-tuning on sst (one seed): 2 better, 1 worse and 3"
+    )
     main = {row["method"].text: row["sst (accuracy)"] for row in rows_of(report, "main")}
     assert overview.endswith(f"; the highest score is {main['higher, row'].text} (higher, row).")
     assert cost.startswith("Higher, row trains ")
     better, worse, same = report.summary
     assert re.fullmatch(
-        r"On sst \(one seed\), better than full fine-tuning:"
+        r"Better than full fine-tuning on sst \(one seed\):"
         r" higher, row \(\+\d+\.\d points, 95 % CI \d+\.\d to \d+\.\d\);"
         r" up, row \(\+\d+\.\d, \d+\.\d to \d+\.\d\)\.",
         better,
     )
-    assert re.match(r"On sst \(one seed\), worse than full fine-tuning: down, row \(-\d+\.\d points, 95 % CI -", worse)
-    assert same.startswith("On sst (one seed), not significantly different from full fine-tuning: ")
+    assert re.match(r"Worse than full fine-tuning on sst \(one seed\): down, row \(-\d+\.\d points, 95 % CI -", worse)
+    assert same.startswith("Not significantly different from full fine-tuning on sst (one seed): ")
     assert same.count(", row (") == 3
 
 
@@ -194,8 +196,10 @@ def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) ->
             study.add(label, target, 1, predictions=predictions_of(target, quality, label), trained=10)
     report = build_report(study.result, study.ledger, tmp_path / "out")
     verdict = report.verdict[0]
-    assert verdict.startswith("On the mean of sst and sts (one seed), against full fine-tuning, not significant: adap")
-    assert report.summary == ("Target by target, of 2, against full fine-tuning: no significant difference.",)
+    assert verdict.startswith(
+        "Compared with full fine-tuning on the mean of sst and sts (one seed), not significant: adap"
+    )
+    assert report.summary == ("On single targets (of 2), compared with full fine-tuning: no significant difference.",)
 
 
 # Notes.
@@ -259,7 +263,9 @@ def test_a_row_that_kept_an_end_of_what_it_tried_is_told(kept: list[float], edge
         study.add("full", target, 2, recipe=Recipe(trainable="full", epochs=4, learning_rate=1e-3))
         study.add("frozen", target, 1, recipe=Recipe(trainable="head", learning_rate=1e-3 if target == "mr" else 1e-2))
         study.add("adapter", target, 1, recipe=Recipe(trainable="adapter", epochs=4, hidden_dropout=0.0))
-    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most choices were")]
+    told = [
+        note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most selected values were")
+    ]
     assert [note.split(": ")[1].rstrip(".") for note in told] == ([edges] if edges else [])
 
 
@@ -275,9 +281,10 @@ def test_what_no_interval_covers_is_told_where_there_are_intervals_over_seeds(
         study.add("full", "sst", seed)
         study.add("fusion", "sst", seed)
     caveat = (
-        "What other tasks give was trained once, with seed 7: no interval covers how much another seed would change it."
+        "The models of other tasks were trained once, with seed 7: no interval covers how much another seed would"
+        " change them."
     )
-    assert [note for note in notes(StudyRuns(study.result, study.ledger)) if "other tasks give" in note] == (
+    assert [note for note in notes(StudyRuns(study.result, study.ledger)) if "models of other tasks" in note] == (
         [caveat] if is_told else []
     )
 
@@ -466,7 +473,7 @@ def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Rep
     fusion = next(row for row in rows if (row["training rows"].text, row["method"].sort) == ("100", "fusion"))
     assert fusion["sst (accuracy)"].verdict == "better"
     assert fusion["sst (accuracy)"].runs == tuple(s.record.run for s in runs.cell("fusion", "sst", 100))
-    # Sequential tuning is one line over its two sources and two seeds.
+    # Sequential fine-tuning is one line over its two sources and two seeds.
     assert len(next(row for row in rows if row["method"].sort == "sequential")["sst (accuracy)"].runs) == 4
 
 
@@ -507,7 +514,7 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: p
     assert results["dev"]["value"].tolist() == results["half"]["value"].tolist()
     scored = ("main", "low-resource", "fusion-gain", "built-on", "forgetting", "published")
     for name in scored:
-        assert apart[name].notes[0].startswith("Scores are on one half of dev, and"), name
+        assert apart[name].notes[0].startswith("Scores are on one half of dev; "), name
         assert same[name].notes[0].startswith("Scores are on dev, where"), name
     for figure in ("pareto", "low-resource", "confusion-sst", "scatter-sts", "built-on", "forgetting"):
         numbers = [(tmp_path / scoring / "out/figures" / f"{figure}.csv").read_text() for scoring in reports]
@@ -521,9 +528,9 @@ def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
         study.add("full", target, 1)
     report = build_report(study.result, study.ledger, tmp_path / "out")
     told = report.tables[0].notes[0]
-    assert told.startswith("Scores are on the labelled test split, and")
-    assert "on dev (sst); on dev, and" in told
-    assert told.endswith("trained on (sts).")
+    assert told.startswith("Scores are on the labelled test split; ")
+    assert "on dev (sst); on dev; the epoch" in told
+    assert told.endswith("nothing trained (sts).")
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -534,7 +541,7 @@ def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Pa
     study.add("adapter", "sst", 1, 0.9)
     report = build_report(study.result, study.ledger, tmp_path / "out")
     assert (report.verdict, report.summary) == (
-        (), ("Target by target, of 2, against full fine-tuning: adapter better on 1.",),
+        (), ("On single targets (of 2), compared with full fine-tuning: adapter better on 1.",),
     )  # fmt: skip
 
 

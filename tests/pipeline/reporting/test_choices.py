@@ -109,6 +109,6 @@ def test_the_report_shows_them_next_to_the_main_table(report: Report) -> None:
     main, choices = report.tables[:2]
     assert choices.name == "choices"
     assert [row[0].text for row in choices.rows] == [row[0].text for row in main.rows]
-    assert any("the table of choices lists" in note for note in main.notes)
-    assert "all else that the table of choices lists were chosen too" in report.notes[0]
+    assert any("in the table of choices" in note for note in main.notes)
+    assert "all else in the table of choices were also selected" in report.notes[0]
     assert "| fusion | own adapter's epoch (3), epoch or start (4) |" in markdown(report)

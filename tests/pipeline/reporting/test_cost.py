@@ -37,7 +37,7 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
     assert cells["stored, one task"].sort == one
     assert cells["stored, 2 tasks"].sort == two
     assert cells["stored, 2 tasks"].text == f"{two:,}"
-    assert cells["stored a task, of the backbone"].sort == pytest.approx(two / 2 / BACKBONE)
+    assert cells["stored per task, of the backbone"].sort == pytest.approx(two / 2 / BACKBONE)
 
 
 @pytest.mark.parametrize(

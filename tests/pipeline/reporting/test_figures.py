@@ -88,7 +88,7 @@ def test_the_forest_cuts_no_text_off(tmp_path: Path) -> None:
         title, label = axis.get_title(loc="left"), axis.xaxis.label
         shown = [text for text in axis.get_children() if isinstance(text, Text) and text.get_text() == title]
         right = [text.get_window_extent().x1 for text in (*shown, label)]
-    assert " ".join(title.split()) == "Rows that have all targets, against full fine-tuning of all layers"
+    assert " ".join(title.split()) == "Rows that have all targets, compared with full fine-tuning of all layers"
     assert label.get_text() == "difference in points on the mean of 4 targets (one seed)"
     assert len(right) == 2 and max(right) <= drawing.canvas.bbox.x1
 

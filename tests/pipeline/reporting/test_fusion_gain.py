@@ -83,11 +83,11 @@ def test_a_start_that_was_not_scored_is_told_under_the_table_and_not_in_the_summ
         ({"anchor": None}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", anchor=0.0)}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", head_start=False)}, "sst, new head"),
-        ({"recipe": Recipe(trainable="fusion")}, "fresh own adapter, gates at 1"),
-        ({"recipe": Recipe(trainable="fusion", gate_start=0.25)}, "fresh own adapter, gates at 0.25"),
+        ({"recipe": Recipe(trainable="fusion")}, "new own adapter, gates at 1"),
+        ({"recipe": Recipe(trainable="fusion", gate_start=0.25)}, "new own adapter, gates at 0.25"),
         (
             {"recipe": Recipe(trainable="fusion"), "gates": {"imdb": 1.0, "sts": 0.5}},
-            "fresh own adapter, gates at imdb 1, sts 0.5",
+            "new own adapter, gates at imdb 1, sts 0.5",
         ),
         ({"recipe": Recipe(trainable="fusion", own_adapter="warm")}, "warm-started own adapter, gates at 1"),
         (
@@ -111,7 +111,7 @@ def test_another_tasks_adapter_that_is_best_is_compared_with_but_not_tested(tmp_
     assert cell.sort == pytest.approx(StudyRuns(study.result, study.ledger).cell("fusion", "sst")[0].value - 0.57)
     assert "(not tested)" in sentence
     assert any(
-        "; of an anchored fusion also those of tasks with the same labels, one of which" in note for note in notes
+        "; for an anchored fusion also those of tasks with the same labels, from one of which" in note for note in notes
     )
     assert not any("Marks" in note for note in notes)
 

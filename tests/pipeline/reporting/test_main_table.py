@@ -227,13 +227,13 @@ def test_a_run_that_left_the_ledger_is_an_error_and_not_a_hole(own: Synthetic) -
 @pytest.mark.parametrize(
     ("targets", "left_out", "rows"),
     [
-        (["sst", "mr"], {}, "The 4 other rows against"),
-        (["sst", "mr"], {"part": ["sst"]}, "Of the 5 other rows, the 4 that have all targets, against"),
+        (["sst", "mr"], {}, "The 4 other rows compared with"),
+        (["sst", "mr"], {"part": ["sst"]}, "Of the 5 other rows, the 4 that have all targets, compared with"),
         (["sst", "mr"], {"sequential:imdb": ["sst", "mr"], "sequential:cola": ["sst", "mr"]},
-         "Of the 6 other rows, the 4 that are not split by source, against"),
+         "Of the 6 other rows, the 4 that are not split by source, compared with"),
         (["sst", "mr"], {"part": ["sst"], "sequential:imdb": ["sst", "mr"], "sequential:cola": ["sst"]},
-         "Of the 7 other rows, the 4 that have all targets and are not split by source, against"),
-        (["sst"], {"part": []}, "Of the 5 other rows, the 4 that can be compared, against"),
+         "Of the 7 other rows, the 4 that have all targets and are not split by source, compared with"),
+        (["sst"], {"part": []}, "Of the 5 other rows, the 4 that can be tested, compared with"),
     ],
 )  # fmt: skip
 def test_the_verdict_and_the_forest_say_which_rows_they_count(
@@ -259,10 +259,10 @@ def test_the_verdict_and_the_forest_say_which_rows_they_count(
                 study.fail(label, target, 1)
     runs = StudyRuns(study.result, study.ledger)
     (verdict,) = main_verdict(runs)
-    assert verdict.startswith(f"{rows} full fine-tuning, on ")
+    assert verdict.startswith(f"{rows} full fine-tuning on ")
     (drawing,) = forest(runs)
     which = rows.partition(" the 4 ")[2]
-    title = f"rows {which} full fine-tuning" if which else "every row against full fine-tuning"
+    title = f"rows {which} full fine-tuning" if which else "every row compared with full fine-tuning"
     assert set(drawing.numbers["group"]) == {title}
 
 
@@ -273,7 +273,7 @@ def test_a_comparison_says_that_it_is_of_one_seed_where_others_are_of_several(tm
         for seed in seeds:
             study.add(label, "sst", seed, 0.5 if label == "full" else 0.8)
     (verdict,) = main_verdict(StudyRuns(study.result, study.ledger))
-    assert verdict.startswith("On sst, against full fine-tuning, better: ")
+    assert verdict.startswith("Compared with full fine-tuning on sst, better: ")
     of = {name: re.search(rf"{name} \(\+.*?\)", verdict) for name in rows}
     assert {name: found is not None and ", one seed)" in found[0] for name, found in of.items()} == {
         "both": False, "first": True,
@@ -301,11 +301,16 @@ def priced(folder: Path, reference: str, best: str, targets: list[str]) -> Study
 @pytest.mark.parametrize(
     ("reference", "best", "targets", "cost"),
     [
-        ("full", "adapter", ["sst"], "seconds a seed, sources and trials included; full fine-tuning trains .* 21."),
-        ("full", "multitask", ["sst"], "seconds a seed, sources and trials included; full fine-tuning trains .* 21."),
-        ("full", "adapter", ["sst", "mr"], "a seed for each target, sources and .* full fine-tuning trains .* 21."),
-        ("full", "multitask", ["sst", "mr"], "a seed for both targets at once, sources .* takes 21 for each target."),
-        ("multitask", "adapter", ["sst", "mr", "cr"], "a seed for each target, .* takes 21 for all 3 targets at once."),
+        ("full", "adapter", ["sst"], "seconds per seed, sources and trials included; full fine-tuning trains .* 21."),
+        ("full", "multitask", ["sst"], "seconds per seed, sources and trials included; full fine-tuning trains .* 21."),
+        ("full", "adapter", ["sst", "mr"], "per seed for each target, sources and .* full fine-tuning trains .* 21."),
+        ("full", "multitask", ["sst", "mr"], "per seed for both targets at once, sources .* takes 21 for each target."),
+        (
+            "multitask",
+            "adapter",
+            ["sst", "mr", "cr"],
+            "per seed for each target, .* takes 21 for all 3 targets at once.",
+        ),
     ],
 )
 def test_a_cost_is_that_of_each_target_or_of_all_at_once(

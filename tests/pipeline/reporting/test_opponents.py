@@ -144,8 +144,8 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
             mean_difference([*duel.parts.values()]).comparison(len(own)) for duel in own
         ]
     (sentence,) = opponents_sentences(runs)
-    where = "against the best row of each kind on sst (one seed)"
-    assert sentence.startswith(f"Leading one, {where}, is better than the target alone")
+    assert sentence.startswith("On sst (one seed), leading one is better than the target alone")
+    assert sentence.endswith("Each kind is represented by its best row on the validation rows.")
     assert "second" not in sentence
     # Full fine-tuning is the best of the target alone and of all rows, and named once.
     assert sentence.count("points") == 1 and sentence.count("CI") == 1
@@ -215,18 +215,18 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
-    assert sentence.startswith("Fusion (on sst as siamese fusion, as the validation rows prefer), against the best row")
+    assert "Its variants, selected in the same way: siamese fusion on sst." in sentence
 
 
 def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
     """One opponent is no choice."""
     runs = runs_of(small(tmp_path, scoring="dev"))
     tested = {duel.kind: duel.comparison is not None for duel in duels(runs)}
-    assert tested == {kind: kind == "sequential tuning" for kind in OPPONENTS}
+    assert tested == {kind: kind == "sequential fine-tuning" for kind in OPPONENTS}
     table = opponents_table(runs)
-    assert table is not None and any(note.startswith("Not tested is what was chosen") for note in table.notes)
+    assert table is not None and any(note.startswith("Not tested: rows that were selected") for note in table.notes)
     (sentence,) = opponents_sentences(runs)
-    assert "sequential tuning" in sentence and "the target alone" not in sentence
+    assert "sequential fine-tuning" in sentence and "the target alone" not in sentence
 
 
 def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_unequal_trials_are_told(tmp_path: Path) -> None:
     assert any("as its opponents: 2 against 1 of the target alone; 2 against 1 of the best" in n for n in table.notes)
     assert all("best of 2 trials against best of 1" in row[-1].detail for row in table.rows)
     (sentence,) = opponents_sentences(runs)
-    assert sentence.endswith("It was chosen from more trials than the target alone and the best row without fusion.")
+    assert sentence.endswith("It was selected from more trials than the target alone and the best row without fusion.")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def studies() -> list[Study]:
 
 
 def recipe_of(study: Study, row: str, task: str) -> Recipe:
-    """As it is resolved on a backbone of BERT's size; sequential tuning begins with the recipe of another row."""
+    """As it is resolved on a backbone of BERT's size; sequential fine-tuning begins with the recipe of another row."""
     own = study.row(row)
     if own.order is not None and task == own.order[0] and own.of is not None:
         row = own.of

@@ -75,9 +75,9 @@ def test_what_is_nowhere_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
     with pytest.raises(PipelineError, match=r"unknown task 'pairs': name one of films, films, meals, banking77"):
         place.task("pairs")
     lone = place.task("films").model_copy(update={"name": "lone"})
-    with pytest.raises(PipelineError, match=f"no rows of task 'lone' in {mine}, {theirs}: one must hold <task>/train"):
+    with pytest.raises(PipelineError, match=f"no rows of task 'lone' in {mine}, {theirs}: one must have <task>/train"):
         place.splits.of(lone, None, 0)
-    with pytest.raises(PipelineError, match="lone: no such folder: --data must hold <task>/train"):
+    with pytest.raises(PipelineError, match="lone: no such folder: --data must have <task>/train"):
         opened(mine).splits.of(lone, None, 0)
     # Even where another folder has the rows: it may be misspelt.
     with pytest.raises(PipelineError, match=f"{tmp_path / 'nowhere'}: no such folder"):

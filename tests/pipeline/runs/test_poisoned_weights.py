@@ -70,7 +70,7 @@ def test_kept_weights_are_read_whole_and_nothing_else_is(kind: str, runs: Any, t
             with pytest.raises(PipelineError) as refused:
                 built(changed, workspace)
             assert str(refused.value).startswith(f"{file}: "), poison
-            assert str(refused.value).endswith(f"delete {file.parent}, and the run is made again"), poison
+            assert str(refused.value).endswith(f"delete {file.parent}, and the run is trained again"), poison
             assert str(refused.value).isprintable()
     finally:
         file.write_bytes(kept)
@@ -87,7 +87,7 @@ def test_fine_tuning_does_not_go_on_from_poisoned_weights(poison: str, runs: Any
         recipe = resolve(quick("full"), workspace.task("meals"), "fp32")
         request = RunRequest.single("sequential", workspace.task("meals"), recipe, seed=1, start=start)
         parts = {"meals": Part(workspace.task("meals"), recipe)}
-        with pytest.raises(PipelineError, match="the run is made again"):
+        with pytest.raises(PipelineError, match="the run is trained again"):
             build_for_training(request, parts, workspace.backbone, workspace.ledger)
     finally:
         file.write_bytes(kept)

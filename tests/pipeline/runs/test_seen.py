@@ -31,7 +31,7 @@ classes = ["bad", "good"]
 metric = "accuracy"
 """
 SHARED = {"dev": 12, "test": 7}
-"""How many of the 20 rows of each split of the target also stand in train of the source."""
+"""How many of the 20 rows of each split of the target also occur in train of the source."""
 
 
 def rows_of(kind: str, count: int) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
     extract("source", quick("adapter", epochs=1), place, seed=0)
     capsys.readouterr()
     record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
-    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also stand in the tr" in capsys.readouterr().err
+    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also occur in the tr" in capsys.readouterr().err
     for split, count in SHARED.items():
         seen = seen_by(record, place, split)
         assert seen is not None
@@ -122,7 +122,7 @@ def test_what_fuse_trains_first_leaves_them_out(
 ) -> None:
     record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
     told = capsys.readouterr().err
-    assert "source: 19 training rows that also stand in dev or test of target are left out" in told
+    assert "source: 19 training rows that also occur in dev or test of target are left out" in told
     assert "rows of dev and" not in told
     found = evaluate("target", place, using=record.run, split="test")
     assert found.sources_trained_on == {"source": 0}
@@ -184,7 +184,7 @@ def test_the_source_that_the_own_adapter_began_as_counts_where_the_gates_leave_i
     warm = quick("fusion", epochs=1, fusion="gated", own_adapter="warm", gate_start="probe")
     capsys.readouterr()
     record = fuse("target", warm, place, seed=0, sources="source,other").record
-    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also stand in the tr" in capsys.readouterr().err
+    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also occur in the tr" in capsys.readouterr().err
     assert [each.task for each in record.sources] == ["other"]
     assert record.started_from is not None
     assert (record.started_from.run, record.started_from.digest) == (source.run, source.artifact_digest)
@@ -214,7 +214,7 @@ def test_of_the_adapters_that_one_may_start_as_only_the_chosen_one_counts(
     begin_as(monkeypatch, start)
     capsys.readouterr()
     record = extract("target", recipe, place, seed=0, start_from="best").record
-    assert ("also stand in the training rows of its source" in capsys.readouterr().err) == (start is not None)
+    assert ("also occur in the training rows of its source" in capsys.readouterr().err) == (start is not None)
     assert [each.run for each in record.sources] == [source.run]
     if older:
         as_older(record, place)
@@ -237,7 +237,7 @@ def test_of_other_data_only_what_is_sure_is_said(
         rows.to_csv(file, index=False)
     capsys.readouterr()
     record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source").record
-    assert "also stand in the training rows" not in capsys.readouterr().err
+    assert "also occur in the training rows" not in capsys.readouterr().err
     assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
 
 

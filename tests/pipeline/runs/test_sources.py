@@ -132,7 +132,7 @@ def problems(workspace: Workspace, text: str, recipe: Recipe = FUSION, target: s
     with pytest.raises(PipelineError) as raised:
         fusion(workspace, recipe, target).choose(parse_sources(text, workspace), 1)
     first, *found = str(raised.value).replace(f" --backbone {workspace.backbone_name}", "").splitlines()
-    assert first == f"fuse: {len(found)} mistake{'s' * (len(found) > 1)}"
+    assert first == f"fuse: {len(found)} problem{'s' * (len(found) > 1)}"
     return [line.strip() for line in found]
 
 

@@ -140,7 +140,12 @@ def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
         ({"adapter": "pfeiffer"}, {}, "meals", "is of kind pfeiffer, not houlsby"),
         ({"drop_layers": "0"}, {}, "meals", "leaves out layers 0"),
         ({"train_layernorm": True}, {}, "meals", "trained its own LayerNorms"),
-        ({}, {"adapter": "pal", "pal_size": 8, "pal_heads": 2}, "meals", "an adapter of kind pal begins fresh"),
+        (
+            {},
+            {"adapter": "pal", "pal_size": 8, "pal_heads": 2},
+            "meals",
+            "an adapter of kind pal cannot be warm-started",
+        ),
     ],
 )
 def test_what_it_cannot_begin_as_is_told(

@@ -111,7 +111,7 @@ def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None
     assert place.data is not None
     films = place.data / "films"
     pd.read_csv(films / "train.csv").to_csv(films / "dev.csv", index=False)
-    with pytest.raises(PipelineError, match="30 of 30 training rows to be held out stand in dev too"):
+    with pytest.raises(PipelineError, match="30 of 30 training rows to be held out also occur in dev"):
         read(place, scoring=ScoredRows(rows="held-out"))
 
 

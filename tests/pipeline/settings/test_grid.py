@@ -71,7 +71,7 @@ def test_a_row_called_like_a_method_may_have_a_grid() -> None:
 
 
 def test_a_bad_grid_does_not_make_its_row_unknown() -> None:
-    with pytest.raises(PipelineError, match="1 mistake\n"):
+    with pytest.raises(PipelineError, match="1 problem\n"):
         parse({"grid": {}})
 
 

@@ -37,11 +37,11 @@ def test_every_mistake_is_told_at_once(written: object) -> None:
         Recipe.parse({"drop_layers": written}, "mine.toml")
     for told in (
         "drop_layers: ",
-        "'x' is no layer",
+        "'x' is not a layer",
         "'-1' is negative",
         "'4-2' runs",
         "'1-x' is",
-        "'1000' is no layer",
+        "'1000' is not a layer",
     ):
         assert told in str(caught.value)
 

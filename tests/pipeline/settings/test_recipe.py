@@ -260,7 +260,7 @@ def test_smoothing_leaves_some_of_the_label(smoothing: float) -> None:
 def test_one_logit_is_for_two_classes() -> None:
     assert resolved(QUORA, one_logit=True) != resolved(QUORA)
     for task, what in ((SST, "5 classes"), (STS, "a score")):
-        with pytest.raises(PipelineError, match=f"one_logit tells two classes apart; task '{task.name}' has {what}"):
+        with pytest.raises(PipelineError, match=f"one_logit separates two classes; task '{task.name}' has {what}"):
             resolved(task, one_logit=True)
     with pytest.raises(PipelineError, match="one_logit: the cosine of 'quora' is one number already"):
         resolved(QUORA, one_logit=True, head="cosine")
@@ -461,7 +461,7 @@ def test_a_bad_recipe_is_told_all_its_mistakes_at_once(values: dict[str, Any], e
     with pytest.raises(PipelineError) as caught:
         Recipe.parse(values, "mine.toml")
     heading, *lines = (line.strip() for line in str(caught.value).splitlines())
-    assert heading == f"mine.toml: {len(expected)} mistakes"
+    assert heading == f"mine.toml: {len(expected)} problems"
     assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
     assert len(lines) == len(expected)
 
@@ -548,7 +548,7 @@ def test_where_all_trains_only_several_tasks_can_have_layernorms_of_their_own() 
 def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
     with pytest.raises(PipelineError) as told:
         Recipe.parse({"pal_size": 10, "pal_heads": 4, "prefix_length": 0}, "test")
-    assert "pal_heads: each head has as many numbers, so give a divisor of pal_size (10) (got 4)" in str(told.value)
+    assert "pal_heads: all heads have the same width, so give a divisor of pal_size (10) (got 4)" in str(told.value)
     assert "prefix_length: Input should be greater than or equal to 1 (got 0)" in str(told.value)
     with pytest.raises(PipelineError, match=r"pal_heads: .* divisor of pal_size \(204\)"):
         Recipe.parse({"pal_heads": 5}, "test")
@@ -752,7 +752,7 @@ def test_a_later_layer_changes_the_keys_that_it_names() -> None:
     ids=str,
 )
 def test_a_bad_part_is_told_with_its_key(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(PipelineError, match=r"^test: 1 mistake\n") as caught:
+    with pytest.raises(PipelineError, match=r"^test: 1 problem\n") as caught:
         Recipe.parse(values, "test")
     assert f"  {message}" in str(caught.value)
 

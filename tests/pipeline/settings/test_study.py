@@ -277,7 +277,7 @@ def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> N
     with pytest.raises(PipelineError) as caught:
         read_study(str(file), STUDIES, {"seeds": [1, 1]})
     message = str(caught.value)
-    assert message.startswith(f"{file} with --seeds: 2 mistakes")
+    assert message.startswith(f"{file} with --seeds: 2 problems")
     assert "colour: unknown key" in message
     assert "seeds: 1 is listed twice (got [1, 1])" in message
 
@@ -345,7 +345,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"methods": ["fusion", "sequential", "multitask"], "targets": ["sst"]},
         [
             "targets: fusion needs at least two tasks",
-            "targets: sequential tuning needs at least two",
+            "targets: sequential fine-tuning needs at least two",
             "targets: joint training needs at least two",
         ],
     ),
@@ -359,11 +359,15 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "two ways to say what comes before a target": (
         {"rows": {"in": {**IN_TURN, "through": ["sts"], "order": ["sts", "sst"], "sources": ["sts"]}}},
-        ["rows.in.through: order says", "rows.in.sources: through says", "rows.in.sources: order says"],
+        [
+            "rows.in.through: order already names",
+            "rows.in.sources: through already names",
+            "rows.in.sources: order already names",
+        ],
     ),
     "tasks in turn of a row that trains one": (
         {"rows": {"in": {"method": "full", "through": ["sts"]}}},
-        ["rows.in.through: only sequential tuning or an adapter goes through tasks in turn, not full"],
+        ["rows.in.through: only sequential fine-tuning or an adapter goes through tasks in turn, not full"],
     ),
     "an adapter that goes through tasks for a row that needs a fresh one": (
         {
@@ -375,7 +379,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "rows.b.of: 'a' is warm-started itself",
-            "rows.c.sources: through says what comes before each task",
+            "rows.c.sources: through already names the tasks before each target",
             "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
         ],
     ),
@@ -398,10 +402,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["rows.in.through: none for sst: add one, or leave it out of targets"],
     ),
-    "a name of another folder": ({"name": "runs"}, ["name: 'runs' is a folder of --reports that is no study's"]),
+    "a name of another folder": ({"name": "runs"}, ["name: 'runs' is a folder of --reports for something else"]),
     "tasks apart that leave none": (
         {"methods": ["full", "fusion"], "targets": ["sst", "sts"], "sources": [], "apart": {"sts": ["sst"]}},
-        ["apart.sts: leaves no task that fusion could take knowledge from"],
+        ["apart.sts: leaves no source for fusion"],
     ),
     "tasks apart of no target": (
         {"methods": ["full"], "targets": ["sst"], "sources": ["sts"], "apart": {"sts": ["sst"]}},
@@ -416,8 +420,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             },
         },
         [
-            "rows.a.order: only sequential tuning goes through tasks in turn, not multitask",
-            "rows.b.sources: order says what comes before each task",
+            "rows.a.order: only sequential fine-tuning goes through tasks in turn, not multitask",
+            "rows.b.sources: order already names the tasks before each target",
             "rows.b.after: only joint training",
         ],
     ),
@@ -455,7 +459,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a row that is no method": (
         {"methods": ["full", "lora"], "curve": {"methods": ["full", "rola"]}},
-        ["methods: 'lora' is no method (frozen, full,", "curve.methods: 'rola' is no method"],
+        ["methods: 'lora' is not a method (frozen, full,", "curve.methods: 'rola' is not a method"],
     ),
     "a row that does not say what it is": (
         {"methods": ["full", "cls"], "rows": {"cls": {"pooling": "cls"}, "other": {"method": "lora"}}},
@@ -482,8 +486,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             "rows.b.of: 'a' is warm-started itself",
             "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
-            "rows.c.own: only a fusion has an adapter of its own target, not adapter",
-            "rows.fusion.own: 'full' is no row of adapters",
+            "rows.c.own: only a fusion reads an adapter of its target, not adapter",
+            "rows.fusion.own: 'full' is not a row of adapters",
         ],
     ),
     "variants of what they cannot stand for": (
@@ -500,9 +504,9 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "rows.b.variant_of: 'a' is itself a variant of 'fusion': name that one",
-            "rows.c.variant_of: 'c' is no other row of fusion",
-            "rows.d.variant_of: 'full' is no other row of fusion",
-            "rows.e.variant_of: only a fusion stands for another, not adapter",
+            "rows.c.variant_of: 'c' is not another row of fusion",
+            "rows.d.variant_of: 'full' is not another row of fusion",
+            "rows.e.variant_of: only a fusion has variants, not adapter",
         ],
     ),
     "a backbone without a name": ({"rows": {"full": {"backbone": ""}}}, ["rows.full.backbone: String"]),
@@ -616,13 +620,13 @@ def test_a_bad_study_is_told_all_its_mistakes_at_once(changes: dict[str, Any], e
     with pytest.raises(PipelineError) as caught:
         parse(**changes)
     heading, *lines = (line.strip() for line in str(caught.value).splitlines())
-    assert heading == f"small.toml: {len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+    assert heading == f"small.toml: {len(lines)} problem{'s' if len(lines) > 1 else ''}"
     assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
     assert len(lines) == len(expected), lines
 
 
 def test_a_mistake_in_the_shared_recipe_is_told_once_and_not_for_every_method() -> None:
-    with pytest.raises(PipelineError, match="1 mistake\n.*epochs"):
+    with pytest.raises(PipelineError, match="1 problem\n.*epochs"):
         parse(recipe={"epochs": 0})
 
 

@@ -42,10 +42,10 @@ def test_rows_tune_what_their_method_does_unless_they_say() -> None:
     assert {name: len(study.row(name).trials) for name in study.methods} == {
         "full": 1, "adapter": 2, "wide": 2, "fixed": 1, "own": 3,
     }  # fmt: skip
-    assert "(trials: full fine-tuning, fixed 1; adapter, wide 2; own 3)" in study.unequal_trials
+    assert "(full fine-tuning, fixed 1; adapter, wide 2; own 3)" in study.unequal_trials
     rows |= {f"wide-{number}": {"like": "wide"} for number in range(4)}
     many = parse({}, methods=["full", "adapter", *rows], rows=rows, tune={"adapter": {"learning_rate": [1e-4, 1e-3]}})
-    assert "(trials: full fine-tuning, fixed 1; own 3; the 6 others 2)" in many.unequal_trials
+    assert "(full fine-tuning, fixed 1; own 3; the 6 others 2)" in many.unequal_trials
 
 
 def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
@@ -112,16 +112,19 @@ def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
         ({"tune": {"trainable": ["full", "fusion"]}}, "rows.full.tune.trainable: a row of full trains full or"),
         ({"tune": {"merge": ["mean", "ties"]}}, "rows.full.tune.merge: only a row of merge merges adapters"),
         ({"tune": {"epochs": list(range(1, 202))}}, "rows.full.tune: 201 trials are too many (most 200)"),
-        ({"tune": {"epochs": [2]}, "recipe": {"epochs": 3}}, "rows.full.tune.epochs: the row's recipe has it"),
+        ({"tune": {"epochs": [2]}, "recipe": {"epochs": 3}}, "rows.full.tune.epochs: the row's recipe sets it too"),
         (
             {"tune": {"pal_size": [12]}, "recipe": {"pal": {"size": 24}}},
-            "rows.full.tune.pal_size: the row's recipe has it",
+            "rows.full.tune.pal_size: the row's recipe sets it too",
         ),
         (
             {"tune": {"epochs": [2]}, "tasks": {"sst": {"epochs": 3}}},
-            "rows.full.tune.epochs: the row's recipe has it",
+            "rows.full.tune.epochs: the row's recipe sets it too",
         ),
-        ({"tune": {"epochs": [2, 3]}, "grid": {"epochs": [4]}}, "rows.full-1.tune.epochs: the row's recipe has it"),
+        (
+            {"tune": {"epochs": [2, 3]}, "grid": {"epochs": [4]}},
+            "rows.full-1.tune.epochs: the row's recipe sets it too",
+        ),
     ],
     ids=lambda value: shortened(value),
 )
@@ -129,7 +132,7 @@ def test_what_cannot_be_tuned_is_told_once(row: dict[str, Any], told: str) -> No
     with pytest.raises(PipelineError) as caught:
         parse(row)
     assert told in str(caught.value)
-    assert str(caught.value).startswith("small.toml: 1 mistake\n")
+    assert str(caught.value).startswith("small.toml: 1 problem\n")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_folder_that_was_deleted_while_it_was_written_does_not_appear(tmp_path
 
 def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "name").write_text("a file")
-    with pytest.raises(PipelineError, match="a file stands where a folder is needed"), new_folder(tmp_path / "name"):
+    with pytest.raises(PipelineError, match="there is a file where a folder is needed"), new_folder(tmp_path / "name"):
         pass
     assert names(tmp_path) == ["name"]
     assert (tmp_path / "name").read_text() == "a file"
@@ -433,7 +433,7 @@ def test_a_place_that_cannot_be_written_is_named(write: object, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     opened = new_file if write is new_file else new_folder
     with (
-        pytest.raises(PipelineError, match="cannot write .*file: a file stands where a folder is needed"),
+        pytest.raises(PipelineError, match="cannot write .*file: there is a file where a folder is needed"),
         opened(tmp_path / "file" / "below"),
     ):
         pass

@@ -1,4 +1,4 @@
-"""What a user can mend is reported with its place and reason; everything else stays a bug."""
+"""What a user can fix is reported with its place and reason; everything else stays a bug."""
 
 import errno
 import os
@@ -17,9 +17,9 @@ REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "a file stands where a folder is needed",
-    errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENOTDIR: "there is a file where a folder is needed",
+    errno.EEXIST: "there is a file where a folder is needed",
+    errno.EISDIR: "there is a folder where a file is needed",
     errno.ENOENT: "nothing can be made there",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "its links go round in a circle",
@@ -116,7 +116,11 @@ def test_a_mistake_of_the_whole_file_has_no_key() -> None:
 
 @pytest.mark.parametrize(
     ("problems", "message"),
-    [(["a"], "file: 1 mistake\n  a"), (["a", "b: c"], "file: 2 mistakes\n  a\n  b: c")],
+    [
+        (["a"], "file: 1 problem\n  a"),
+        (["a", "b: c"], "file: 2 problems\n  a\n  b: c"),
+        (["a", "b", "a"], "file: 2 problems\n  a\n  b"),
+    ],
 )
 def test_all_problems_are_raised_in_one_error(problems: list[str], message: str) -> None:
     with pytest.raises(PipelineError) as caught:

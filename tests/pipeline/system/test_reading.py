@@ -37,7 +37,7 @@ def circle(file: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], bytes | Callable[[Path], None] | None, str]] = {
     "missing": (toml, None, "no such file"),
-    "a folder": (json, Path.mkdir, "a folder stands where a file is needed"),
+    "a folder": (json, Path.mkdir, "there is a folder where a file is needed"),
     "a pipe nobody writes to": (json, fifo, "not a regular file"),
     "a circle of links": (json, circle, "its links go round in a circle"),
     "not UTF-8": (toml, b'a = "\xff"', "not UTF-8 text (byte 5)"),

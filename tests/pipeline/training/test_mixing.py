@@ -201,7 +201,7 @@ def test_of_a_named_task_an_epoch_has_each_batch_once() -> None:
 
 @pytest.mark.parametrize("mixing", ["shuffled", "annealed", "proportional"])
 def test_where_an_epoch_is_a_pass_over_all_tasks_no_task_counts_it(mixing: Any) -> None:
-    with pytest.raises(ValueError, match="a pass over all tasks"):
+    with pytest.raises(ValueError, match="the rows of all tasks"):
         Recipe(mixing=mixing, epoch_of="sst")
 
 

@@ -137,7 +137,7 @@ def test_a_kept_study_that_names_no_method_is_refused(compared, tmp_path: Path) 
     kept["study"]["methods"].append("nothing")
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "study.json").write_text(json.dumps(kept))
-    with pytest.raises(PipelineError, match="study.methods: 'nothing' is no method, and no row of study small"):
+    with pytest.raises(PipelineError, match="study.methods: 'nothing' is not a method, nor a row of study small"):
         report("small", tmp_path)
 
 
@@ -278,7 +278,7 @@ def test_everything_that_can_be_known_is_told_before_training(
             "long on pairs: max_length 999",
             "matrix on pairs: gate_rank 33 is wider than the backbone (32)",
             "anchored on pairs: fusion_rank 34 is wider than the backbone (32)",
-            "rows.ignored.own: a gated fusion trains an adapter of its own from fresh: leave own out",
+            "rows.ignored.own: a gated fusion trains a new adapter of its own: leave own out",
         ):
             assert expected in message
         lines = message.splitlines()
@@ -329,7 +329,9 @@ def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Wor
     twice = dataclasses.replace(workspace, backbone_name=str(tmp_path / "once"))
     pretrain(["pairs"], tmp_path / "read", reading, twice, seed=0, limit=32)
     chosen = on_read_backbone(tmp_path / "read", scoring="held-out")
-    with pytest.raises(PipelineError, match="was trained further on the training texts of films, of which this study"):
+    with pytest.raises(
+        PipelineError, match="was pretrained further on the training texts of films, of which this study"
+    ):
         dry_run(chosen, workspace)
     dry_run(on_read_backbone(tmp_path / "read", scoring="half"), workspace)
 
@@ -389,12 +391,12 @@ def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace
     record = workspace.ledger.find(next(e.run for e in result.entries if e.method == "sequential:meals"))
     source = workspace.ledger.find(record.sources[0].run)
     assert (record.own.train_rows, source.own.train_rows) == (len(films), len(meals))
-    note = "meals: 7 training rows that also stand in dev or test of films are left out"
+    note = "meals: 7 training rows that also occur in dev or test of films are left out"
     assert capsys.readouterr().err.count(note) == 1  # and not once for each of the two runs that train on meals
 
     dev.assign(sentence=meals["sentence"].head(len(dev))).to_csv(data / "films" / "dev.csv", index=False)
     meals.head(len(dev)).to_csv(data / "meals" / "train.csv", index=False)
-    with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev or test of 'films', 0 "):
+    with pytest.raises(PipelineError, match="task 'meals': without the rows that occur in dev or test of 'films', 0 "):
         compare(small, dataclasses.replace(workspace))
 
 

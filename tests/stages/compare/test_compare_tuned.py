@@ -205,7 +205,7 @@ def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> Non
     assert "adapter was tuned on the validation rows (learning rate" not in page  # keys are named as they are written
     tried = "(learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse"
     assert f"adapter was tuned on the validation rows {tried}" in page
-    assert "Rows were not tuned alike (trials: full fine-tuning 1; adapter 3; fusion 4)" in page
+    assert "Rows had different numbers of trials (full fine-tuning 1; adapter 3; fusion 4)" in page
     kept = {entry.seed: workspace.ledger.find(str(entry.run)) for entry in result.entries if entry.method == "adapter"}
     is_edge = {1e-6: "lowest", 5e-3: "highest"}.get(kept[1].recipe.learning_rate)
     told = f"adapter, learning_rate {kept[1].recipe.learning_rate} ({is_edge}) in 1 of 1." in page
@@ -228,7 +228,7 @@ def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> Non
     error = capsys.readouterr().err
     # Full twice, an adapter of each task thrice and once more, fusion twice; choosing trains nothing.
     assert "study small: 12 of 12 runs done" in error
-    assert "note: Rows were not tuned alike" in error
+    assert "note: Rows had different numbers of trials" in error
     # The second seed's run is not known before the trials are finished.
     planned = dry_run(study(tune={"adapter": RATES, "full": {"epochs": [2, 3]}}), again(workspace))
     assert planned.summary() | {"seconds": 0} == {"study": "small", "runs": 13, "done": 11, "to_do": 2, "seconds": 0}
