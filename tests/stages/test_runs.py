@@ -106,6 +106,7 @@ def need_all(root: Path) -> None:
         (["--since", "2026-01-03"], [LATER, ALONE]),
         (["--since", "2026-01-03T13:00+01:00", "--kind", "sequential"], [LATER]),
         (["--since", "2026-01-03T12:00:01", "--sort", "task"], [ALONE]),
+        (["--since", "2026-01-03T12:00:00.5"], [LATER, ALONE]),  # records have whole seconds
         (["--unused"], [SECOND, LATER, ALONE]),
     ],
 )
@@ -207,6 +208,11 @@ def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledge
     assert (score["test"]["p_value"], score["test"]["verdict"]) == (pytest.approx(test.p_value), test.verdict)
     back = json.loads(verb("runs", "compare", SECOND, FIRST, "--json")[1][-1])["scores"][0]["test"]
     assert back["difference"] == -score["test"]["difference"]
+
+
+def test_compare_shows_every_setting_in_which_runs_differ(verb: Run) -> None:
+    settings = json.loads(verb("runs", "compare", FIRST, LATER, "--json")[1][-1])["settings"]
+    assert settings == {"kind": ["adapter", "sequential"], "sources": [None, f"sst@{FIRST}"]}
 
 
 def test_the_tests_on_several_tasks_are_corrected_for_one_another(verb: Run, ledger: Ledger) -> None:

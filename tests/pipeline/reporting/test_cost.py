@@ -10,6 +10,7 @@ from pipeline.records.store import SourceRun
 from pipeline.reporting.cost import cost_table, stored, stored_parts
 from pipeline.reporting.main_table import main_table
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.text import percent
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import write_json
 from tests.pipeline.reporting.synthetic import BACKBONE as WEIGHTS
@@ -37,7 +38,8 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
     assert cells["stored, one task"].sort == one
     assert cells["stored, 2 tasks"].sort == two
     assert cells["stored, 2 tasks"].text == f"{two:,}"
-    assert cells["stored per task, of the backbone"].sort == pytest.approx(two / 2 / BACKBONE)
+    share = cells["stored per task, of the backbone"]
+    assert (share.sort, share.text) == (pytest.approx(two / 2 / BACKBONE), percent(two / 2 / BACKBONE))
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     assert ") and one adapter (+" in sentence
     table = opponents_table(runs)
     assert table is not None and table.columns == ("method", "against", "sst")
+    for duel, row in zip(duels(runs), table.rows, strict=True):
+        assert row[-1].runs == tuple(runs.cell(line, "sst")[0].record.run for line in (duel.line, duel.best["sst"]))
     assert any("Leading one is the fusion that the study asks about" in note for note in table.notes)
     assert any("corrected for their 3 comparisons together" in note for note in table.notes)
 
@@ -175,6 +177,17 @@ def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
         title = study.title(rows.pop().row) if len(rows) == 1 else ""
         same = f", here {title}" if title not in duel.kind else ""
         assert f"{duel.kind}{same} ({100 * duel.comparison.difference:+.1f}" in sentence
+
+
+def test_the_sentence_names_a_kind_under_its_own_verdict_alone(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "sequential", "adapter", "fusion"], sources=["imdb"], scoring="half")
+    for row, quality in (("full", 0.5), ("adapter", 0.2), ("sequential:imdb", 0.95), ("fusion", 0.8)):
+        study.add(row, "sst", 1, quality)
+    (sentence,) = opponents_sentences(runs_of(study))
+    better, worse = sentence.split("; it ")
+    assert "is better than the target alone" in better and "one adapter" in better
+    assert worse.startswith("is worse than sequential tuning") and "one adapter" not in worse
+    assert "sequential" not in better and "the target alone" not in worse
 
 
 def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: Path) -> None:

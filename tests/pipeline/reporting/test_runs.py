@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline.records.store import SourceRun
@@ -11,7 +13,7 @@ from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import StudyRuns, once, shared_by
+from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, once, shared_by
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
@@ -71,6 +73,32 @@ def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
     made = [make(runs) or () for make in TABLES]
     names = [table.name for each in made for table in ([each] if isinstance(each, Table) else each)]
     assert len(names) == len(set(names))
+
+
+def test_the_places_of_a_prefix_stand_before_the_tokens() -> None:
+    found = AttentionMap("run", "prefix", "a b", ("a", "b"), {1: np.full((2, 4), 0.25), 2: np.full((2, 2), 0.5)})
+    assert found.keys(1) == ["prefix 1", "prefix 2", "a", "b"]
+    assert found.keys(2) == ["a", "b"]
+
+
+TABLE = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "prediction": [0, 1, 0]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_paired"),
+    [
+        ({}, True),
+        ({"prediction": [1, 0, 1]}, True),
+        ({"id": ["a", "c", "b"]}, False),
+        ({"label": [0, 1, 0]}, False),
+    ],
+    ids=str,
+)
+def test_only_predictions_for_the_same_examples_are_paired(changes: dict[str, Any], is_paired: bool) -> None:
+    other = TABLE.assign(**changes)
+    for ours, theirs in ((TABLE, other), (other, TABLE)):
+        assert (difference_of_tables("accuracy", [ours], [theirs], [1]) is not None) == is_paired
+    assert difference_of_tables("accuracy", [TABLE[:0]], [other[:0]], [1]) is None
 
 
 def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:

@@ -117,6 +117,12 @@ def test_what_the_first_explains_of_fewer_rows_is_what_others_have_to_beat(
     assert choose(lambda open_gates: worth.get(tuple(open_gates), 0.0), rows=2000, on_few=0.1) == {"a": 1.0}
 
 
+def test_a_source_that_has_joined_keeps_its_gate(choose: Callable[..., dict[str, float]]) -> None:
+    """Others are tried beside it as it is."""
+    worth = {None: 0.0, 1.0: 0.4, 0.5: 0.6}
+    assert choose(lambda open_gates: worth[open_gates.get("a")]) == {"a": 1.0}
+
+
 @pytest.mark.parametrize(("name", "is_tried"), [("e", True), ("f", False)])
 def test_beside_the_first_the_four_are_tried_that_are_best_alone(
     name: str, is_tried: bool, choose: Callable[..., dict[str, float]]
