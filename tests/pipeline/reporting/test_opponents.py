@@ -186,7 +186,7 @@ def test_the_sentence_names_a_kind_under_its_own_verdict_alone(tmp_path: Path) -
     (sentence,) = opponents_sentences(runs_of(study))
     better, worse = sentence.split("; it ")
     assert "is better than the target alone" in better and "one adapter" in better
-    assert worse.startswith("is worse than sequential tuning") and "one adapter" not in worse
+    assert worse.startswith("is worse than sequential fine-tuning") and "one adapter" not in worse
     assert "sequential" not in better and "the target alone" not in worse
 
 
