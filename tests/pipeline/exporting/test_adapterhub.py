@@ -113,7 +113,7 @@ def test_a_trained_encoder_is_a_text_classification_pipeline_of_transformers(
         ("films", {**FULL, "second_encoder": "static"}, "two encoders"),
         ("films", {**FUSION, "fusion": "anchored", "width": 16}, "a bias for each adapter"),
         ("pairs", {**FULL, "pooling": "pooler"}, "the backbone's own pooler"),
-        ("films", {"trainable": "full+adapter"}, "stand in a backbone that was trained with them"),
+        ("films", {"trainable": "full+adapter"}, "were trained together with the backbone"),
     ],
     ids=str,
 )

@@ -46,7 +46,7 @@ def test_all_mistakes_are_told_with_their_keys() -> None:
     with pytest.raises(PipelineError) as caught:
         Study.parse({**given, "recipe": {"early_stopping_patience": True, "bottleneck": False}}, "small.toml")
     assert [line.strip() for line in str(caught.value).splitlines()] == [
-        "small.toml: 4 mistakes",
+        "small.toml: 4 problems",
         "seeds.1: write a number, not true or false (got True)",
         "limit: write a number, not true or false (got True)",
         "recipe: bottleneck: write a number, not true or false (got False)",
