@@ -27,7 +27,7 @@ from pipeline.system.atomic import size_of, write_json
 from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save
-from tests.pipeline.records.test_ledger import CURVE, OWN, record
+from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
 
 FIRST, SECOND, LATER, ALONE = "a" * 12, "b" * 12, "c" * 12, "d" * 12
 Run = Callable[..., tuple[int, list[str], str]]
@@ -169,6 +169,33 @@ def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run,
     assert shown["used_by"][1]["detail"] == "adapter on sst, seed 1 and 1 more"
     assert f"used by     run {LATER} (sequential of sst)" in verb("runs", "show", FIRST)[1]
     assert "used by     nothing" in verb("runs", "show", ALONE)[1]
+
+
+def test_show_has_what_a_run_was_trained_on_and_with(verb: Run, ledger: Ledger) -> None:
+    finished = ledger.find(LATER)
+    assert finished is not None
+    shown = json.loads(verb("runs", "show", LATER, "--json")[1][-1])
+    assert shown["data"] == {"sst": {"train_rows": 10, "limit": None, "fingerprints": {"dev": "bb"}}}
+    assert shown["scores"] == {"sst": {"metric": "accuracy", "score": 0.6, "rows": 2, "dev": 0.6}}
+    assert shown["sources"] == [{"task": "sst", "run": FIRST}]
+    same = ("seed", "finished_at", "backbone", "best_epoch", "anchor", "provenance")
+    assert {key: shown[key] for key in same} == {key: getattr(finished, key) for key in same}
+    assert (shown["bytes"], shown["problems"]) == (size_of(ledger.folder(LATER)), [])
+
+
+def test_a_run_needs_all_that_it_is_built_on_and_was_chosen_from(verb: Run, ledger: Ledger) -> None:
+    """What it only chose from is known by what that kept of its model, which several runs may have in common."""
+    sources = tuple(SourceRun(task=task, run=run, digest="cc") for task, run in (("sst", SECOND), ("sts", ALONE)))
+    twins = ["8" * 12, "9" * 12]
+    for run in twins:
+        ledger.finish(record(run, sources=(), artifact_digest="ee"), CURVE, {"sst": answers(1)})
+    chosen_from = [{"task": task, "digest": digest} for task, digest in (("sst", "cc"), ("sts", "ee"))]
+    fusion = record("f" * 12, kind="fusion", sources=sources, identity={**IDENTITY, "sources": chosen_from})
+    ledger.finish(fusion, CURVE, {"sst": answers(1)})
+    for run in (SECOND, ALONE, *twins):
+        status, _, error = verb("runs", "remove", run)
+        assert (status, f"run {run}: fusion of sst {fusion.run} builds on it" in error) == (2, True)
+    assert verb("runs", "remove", fusion.run, SECOND, ALONE, *twins)[0] == 0
 
 
 def test_show_survives_a_run_without_its_curve(verb: Run, ledger: Ledger) -> None:

@@ -52,6 +52,7 @@ def test_a_hole_says_why_it_is_one(whole: Synthetic) -> None:
     cell = cells_of(table_of(whole))["frozen"]["sts (pearson)"]
     assert cell.text.endswith("(1 of 2 runs)")
     assert "seed 2 failed: no memory" in cell.detail
+    assert cells_of(table_of(whole))["frozen"]["mean"].text.endswith(" (3 of 4 runs)")
 
 
 def test_a_line_without_any_run_is_shown_as_a_hole(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
 def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
     runs = runs_of(small(tmp_path))
     table = opponents_table(runs)
-    assert table is not None
+    assert table is not None and table.columns == ("method", "against", "mean", "sst", "mr")
     for duel, row in zip(duels(runs), table.rows, strict=True):
+        assert (row[0].text, row[1].text) == (runs.title(duel.line), duel.kind)
         cells = dict(zip(table.columns, row, strict=True))
         each = [runs.cell(duel.line, t)[0].value - runs.cell(duel.best[t], t)[0].value for t in ("sst", "mr")]
         assert cells["mean"].sort == pytest.approx(sum(each) / 2)
@@ -240,6 +241,19 @@ def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Pa
     assert table is not None and any(note.startswith("Not tested: rows that were selected") for note in table.notes)
     (sentence,) = opponents_sentences(runs)
     assert "sequential fine-tuning" in sentence and "the target alone" not in sentence
+
+
+def test_the_note_on_other_fusions_counts_what_was_tested(tmp_path: Path) -> None:
+    """Where the scored rows choose, the opponents that are chosen among several are not."""
+    rows = {"second": {"method": "fusion"}}
+    methods = ["full", "sequential", "adapter", "fusion", "second"]
+    study = make(tmp_path, methods=methods, sources=["imdb"], rows=rows, scoring="dev")
+    for row in ("full", "sequential:imdb", "adapter", "fusion", "second"):
+        study.add(row, "sst", 1)
+    table = opponents_table(runs_of(study))
+    assert table is not None and len(table.rows) == 8
+    assert any("corrected for its 2 comparisons together" in note for note in table.notes)
+    assert any("a family of their own, corrected for their 2 comparisons together" in note for note in table.notes)
 
 
 def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
