@@ -117,6 +117,16 @@ def test_beside_a_warm_start_sources_join_a_model_that_is_there(
     assert "; variance explained: the warm start " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("own", ["trained", "frozen"])
+def test_the_targets_own_adapter_needs_no_gate_to_stay(
+    own: str, stocked: Workspace, quick: Quick, tmp_path: Path
+) -> None:
+    recipe = quick("fusion", epochs=1, own_adapter=own, gate_start="probe")
+    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
+    assert "films" not in record.gates
+    assert [source.task for source in record.sources] == sorted(["films", *record.gates])
+
+
 @pytest.mark.parametrize("sources", [None, "best:2"])
 def test_gates_are_tried_for_no_more_sources_than_may_be(
     sources: str | None,
@@ -183,6 +193,16 @@ def test_a_run_resumes_with_what_it_chose(
     assert record.gates == ({"coins": 1.0} if damaged else {"meals": 1.0})
     assert [source.task for source in record.sources] == list(record.gates)
     assert not file.exists()
+
+
+def test_of_several_processes_the_main_one_writes_what_was_chosen(
+    stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(training_run, "fit", interrupted)
+    monkeypatch.setattr(initial, "is_main_process", lambda: False)
+    with pytest.raises(KeyboardInterrupt):
+        fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=3)
+    assert not list(tmp_path.glob("runs/*/checkpoint/choice.json"))
 
 
 def interrupted(*_: object, **__: object) -> None:
