@@ -128,7 +128,7 @@ def _prediction(workspace: Workspace, task: str, model: TransferModel) -> Callab
 
 
 def _score(workspace: Workspace, name: str, model: TransferModel) -> float:
-    task, labels = workspace.task(name), workspace.task_data(workspace.task(name), None, 0).dev["label"]
+    task, labels = workspace.task(name), workspace.splits.of(workspace.task(name), None, 0).dev["label"]
     assert task.head is not None
     found = objective_of(task, Recipe(head=task.head)).predict(_outputs(workspace, _dev(workspace, name, model), model))
     return score(task.metric, found.values, labels.to_numpy())
@@ -143,5 +143,5 @@ def _outputs(workspace: Workspace, dev: TokenisedSplit, model: TransferModel) ->
 def _dev(workspace: Workspace, name: str, model: TransferModel) -> TokenisedSplit:
     task = workspace.task(name)
     longest = min(task.max_length, workspace.backbone.max_length)
-    rows = workspace.task_data(task, None, 0).dev
+    rows = workspace.splits.of(task, None, 0).dev
     return tokenise(rows, workspace.backbone.tokenizer, model.encoding, longest)

@@ -44,7 +44,7 @@ def sst_rows(run: TrainingRun, setting: Setting, count: int) -> TokenisedSplit:
     """``count`` training rows of SST: real where backbone and data are given, since tokens need the tokenizer."""
     if not uses_real_rows(setting):
         return generated_split(real_lengths("sst", count), run.task.outputs)
-    rows = run.workspace.task_data(run.task, count, 0).train
+    rows = run.workspace.splits.of(run.task, count, 0).train
     assert run.recipe.encoding is not None and run.recipe.max_length is not None
     return tokenise(rows, run.backbone.tokenizer, run.recipe.encoding, run.recipe.max_length)
 

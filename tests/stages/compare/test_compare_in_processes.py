@@ -18,7 +18,6 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.resources import ExecutorName, Resources
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
-from stages.compare import jobs as study_jobs
 from stages.compare.compare import compare
 from tests import forked
 from tests.forked import Forked
@@ -124,8 +123,8 @@ def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: p
 class Refusing:
     """A pool that carries out nothing and keeps what it was given."""
 
-    def __init__(self, shares_memory: bool) -> None:
-        self.at_once, self.places, self.shares_memory = 2, "", shares_memory
+    def __init__(self, memory_gb: float | None) -> None:
+        self.at_once, self.places, self.memory_gb = 2, "", memory_gb
         self.caches: list[float] = []
         self._started: list[int] = []
 
@@ -138,15 +137,11 @@ class Refusing:
         return [(number, Outcome(error=PipelineError("not here"))) for number in started]
 
 
-@pytest.mark.parametrize(
-    ("cache", "shares_memory", "expected"), [(3.0, True, 2.0), (1.0, True, 1.0), (3.0, False, 3.0)]
-)
-def test_cells_that_share_memory_share_half_of_what_is_free_for_their_caches(
-    cache: float, shares_memory: bool, expected: float, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cache", "memory", "expected"), [(3.0, 4.0, 2.0), (1.0, 4.0, 1.0), (3.0, None, 3.0)])
+def test_caches_of_a_cell_take_half_of_its_memory_at_most(
+    cache: float, memory: float | None, expected: float, workspace: Workspace
 ) -> None:
-    """2 of 8 GB each where two run at once, and never more than was asked for."""
-    monkeypatch.setattr(study_jobs, "free_host_bytes", lambda: 2**33)
-    pool = Refusing(shares_memory)
+    pool = Refusing(memory)
     two = small.study(methods=["frozen"], targets=["films", "meals"])
     result, _ = compare(two, replace(workspace, cache_gb=cache), executor=lambda: nullcontext(pool))
     assert [entry.error for entry in result.entries] == ["not here", "not here"]
