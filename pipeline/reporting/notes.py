@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.records.studies import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.reporting.text import TEXTS, listed, paragraphs
+from pipeline.reporting.text import TEXTS, capital, listed, paragraphs
 from pipeline.system.backbone_name import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
@@ -25,6 +25,7 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from _trials(runs)
     yield from _source_seed(runs)
     yield from _starts(runs)
+    yield from _closed(runs)
     yield from paragraphs(_NOTES["intervals"])
 
 
@@ -182,6 +183,21 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
             starts = Counter(scored.record.anchor or "new adapter" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
         yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
+
+
+def _closed(runs: StudyRuns) -> Iterator[str]:
+    """The fusions that took no source, and so say nothing of what sources are worth."""
+    for line in runs.lines:
+        by_target = []
+        for target, group in runs.groups(line).items():
+            taken = [[gate for task, gate in s.record.gates.items() if task != target] for s in group if s.record.gates]
+            if closed := sum(not any(gates) for gates in taken):
+                by_target.append(f"{target} ({closed} of {len(group)} run{'' if len(group) == 1 else 's'})")
+        if by_target:
+            yield (
+                f"{capital(runs.title(line))} took no source on {listed(by_target)}: probes set all gates of sources to"
+                " 0, so it starts as the target's own adapter alone."
+            )
 
 
 def failure_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -241,6 +241,26 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert not any("Epoch budgets" in note for note in told)
 
 
+def test_a_fusion_that_took_no_source_is_told(tmp_path: Path) -> None:
+    rows = {"joined": {"method": "fusion"}, "alone": {"method": "fusion"}}
+    methods, targets = ["full", "joined", "alone"], ["sst", "sts"]
+    study = make(tmp_path, methods=methods, targets=targets, sources=["imdb"], seeds=[1, 2], rows=rows)
+    for target in targets:
+        for seed in (1, 2):
+            study.add("full", target, seed)
+            study.add("joined", target, seed, gates={"imdb": float(seed - 1), "sts": 0.0})
+            study.add("alone", target, seed, gates={target: 1.0, "imdb": 0.0})
+    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if "took no source" in note]
+    assert told == [
+        f"{title} took no source on {where}: probes set all gates of sources to 0, so it starts as the target's own"
+        " adapter alone."
+        for title, where in (
+            ("Joined", "sst (1 of 2 runs) and sts (1 of 2 runs)"),
+            ("Alone", "sst (2 of 2 runs) and sts (2 of 2 runs)"),
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("kept", "edges"),
     [
