@@ -120,7 +120,7 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
 
 
 def no_text_in(column: pd.Series) -> Callable[[Any], bool]:
-    """What tells the cells of ``column`` that are no texts: where none is a text, all that are not blank."""
+    """A test for the cells of ``column`` that are not texts. In a column without any text no cell counts as one."""
     if any(isinstance(value, str) and not is_blank(value) for value in _values(column)):
         return is_no_text
     return lambda value: not is_blank(value)

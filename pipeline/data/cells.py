@@ -28,7 +28,7 @@ def is_nested(value: Any) -> bool:
 
 
 def is_no_text(value: Any) -> bool:
-    """Whether a cell beside texts can be read as none.
+    """Whether a cell cannot be read as a text, even in a column of texts.
 
     A spreadsheet makes a number of 404, a boolean of true and a date of 3-4: these are texts, as Python writes them.
     """

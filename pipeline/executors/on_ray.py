@@ -23,7 +23,7 @@ from pipeline.executors.pool import Outcome, Pool, lost
 from pipeline.settings.resources import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
-from pipeline.training.memory import free_host_bytes
+from pipeline.training.memory import host_gb_for_each
 
 _GIB = 2**30
 _ENDING_SECONDS = 30.0
@@ -107,7 +107,7 @@ class _Ray:
         given = self._resources.memory_gb
         if not self._is_here:
             return given
-        share = free_host_bytes() / _GIB / self.at_once
+        share = host_gb_for_each(self.at_once)
         return share if given is None else min(given, share)
 
     def _room(self, node: dict[str, Any]) -> int:

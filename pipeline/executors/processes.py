@@ -17,7 +17,7 @@ from pipeline.executors.pool import Outcome, Pool, lost
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
 from pipeline.training.devices import on_gpu
-from pipeline.training.memory import free_host_bytes
+from pipeline.training.memory import host_gb_for_each
 from pipeline.training.progress import console
 
 _ENDING_SECONDS = 60.0
@@ -123,7 +123,7 @@ class _Processes:
 
     @property
     def memory_gb(self) -> float:
-        return free_host_bytes() / 2**30 / self.at_once
+        return host_gb_for_each(self.at_once)
 
     def start(self, number: int, title: str, work: bytes) -> None:
         self._work[number] = work

@@ -234,8 +234,8 @@ class RunRecord(BaseModel, frozen=True):
         return recipe
 
     def reads_pairs(self, task: str) -> bool | None:
-        """Whether a task of :attr:`trained_on` is of pairs; None where an older record does not say and the task is
-        no built-in one."""
+        """Whether a task of :attr:`trained_on` is of pairs; None where an older record of a task that is not built in
+        does not say."""
         if (pair := self.score(task).pair) is not None:
             return pair
         if self.manifest is not None:

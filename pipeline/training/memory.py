@@ -90,6 +90,11 @@ def free_bytes() -> int:
     return free_host_bytes()
 
 
+def host_gb_for_each(processes: int) -> float:
+    """GiB of the free main memory for each of so many processes of this machine."""
+    return free_host_bytes() / 2**30 / processes
+
+
 def free_host_bytes() -> int:
     """Free memory of the machine, or what the container's limit leaves of it."""
     _free()
