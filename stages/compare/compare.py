@@ -22,6 +22,8 @@ from stages.compare.cross_task import Cosines, score_across
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
+from stages.compare.progress import Progress
+from stages.compare.train import train, train_in
 from stages.report import write_report
 
 
@@ -54,15 +56,16 @@ class DryRun:
 def dry_run(study: Study, workspace: Workspace) -> DryRun:
     """Check a study as :func:`compare` does, and count its runs without training any."""
     study, _, jobs = _prepare(study, workspace)
+    estimate = Estimate(jobs.workspace)
     missing, runs = set(jobs.to_train), [job for job in jobs.jobs if not job.is_choice]
 
     def planned(title: str, own: Sequence[Job]) -> PlannedRow:
         left = [job for job in own if job in missing]
-        return PlannedRow(title, len(own), len(own) - len(left), jobs.estimate.total(left))
+        return PlannedRow(title, len(own), len(own) - len(left), estimate.total(left))
 
     rows = dict.fromkeys(job.row for job in runs)
     each = tuple(planned(study.title(row), [job for job in runs if job.row == row]) for row in rows)
-    return DryRun(study, each, planned("all", runs), jobs.estimate.learned_from(runs))
+    return DryRun(study, each, planned("all", runs), estimate.learned_from(runs))
 
 
 def compare(
@@ -83,15 +86,13 @@ def compare(
     if executor is not None and process_count() > 1:
         raise PipelineError("--jobs and --executor start processes themselves: leave accelerate launch out")
     study, wanted, jobs = _prepare(study, workspace, keep_weights)
-    if is_main_process():
-        missing, count = jobs.to_train, sum(not job.is_choice for job in jobs.jobs)
-        time = f", {jobs.estimate.total(missing)}" if missing else ""
-        notice(f"study {study.name}: {count - len(missing)} of {count} runs done{time}")
+    progress = Progress(jobs, Estimate(jobs.workspace))
+    progress.begin(study.name)
     if executor is None or not jobs.missing:
-        jobs.train()
+        train(jobs, progress)
     else:
         with executor() as pool:
-            jobs.train_in(pool)
+            train_in(pool, jobs, progress)
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
@@ -136,7 +137,7 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
         for cell, job in wanted.items()
         if cell.line.row in keeping or (study.cross_task and job.kind == "full")  # which is then read on other tasks
     }
-    return study, wanted, Jobs(in_order(wanted.values()), workspace, Estimate(workspace), kept)
+    return study, wanted, Jobs(in_order(wanted.values()), workspace, kept)
 
 
 def _entry(cell: Entry, job: Job, jobs: Jobs) -> Entry:

@@ -1,0 +1,80 @@
+"""What is known of the jobs of a study while it runs: the run of each that has finished, or why it failed."""
+
+from collections.abc import Iterable, Set
+
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.request import RunRequest
+from pipeline.runs.sources import Fusion
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.rows import TRAITS
+from pipeline.system.errors import PipelineError
+from stages.compare.ensembles import EnsembleRun
+from stages.compare.plan import Job
+
+
+class Known:
+    """What is known of jobs: the run of each that has finished, or why it failed. What builds on that can be run."""
+
+    def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
+        self.workspace, self.kept = workspace, kept
+        self.outcomes: dict[Job, RunRecord | PipelineError] = {}
+
+    def get(self, job: Job) -> RunRecord:
+        """The run of a job; its error if it failed, or something it builds on did."""
+        outcome = self.outcomes[job]
+        if isinstance(outcome, PipelineError):
+            raise outcome
+        return outcome
+
+    def can_run(self, job: Job) -> bool:
+        return all(other in self.outcomes for other in (*job.needs, *job.trials))
+
+    def failed(self, job: Job) -> bool:
+        """Whether a job that can be run will fail, because something it builds on has, or all its trials."""
+
+        def fails(each: Job) -> bool:
+            return isinstance(self.outcomes[each], PipelineError)
+
+        return any(map(fails, job.needs)) or (bool(job.trials) and all(map(fails, job.trials)))
+
+    def best_trial(self, job: Job) -> Job:
+        """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
+        outcomes = {trial: self.outcomes[trial] for trial in job.trials}
+        dev = {trial: record.dev for trial, record in outcomes.items() if isinstance(record, RunRecord)}
+        return job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
+
+    def run(self, job: Job) -> TrainingRun | EnsembleRun:
+        """The run of a job, which is identified by those that it builds on."""
+        keep_weights = job in self.kept
+        if job.trials:
+            job = self.best_trial(job)
+        traits, workspace = TRAITS[job.kind], self.workspace.on(job.backbone)
+        sources = [self.get(need) for need in job.needs]
+        if traits.is_ensemble:
+            return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
+        parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()
+        if job.kind == "fusion":
+            ((task, recipe, limit),) = parts
+            request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
+        else:
+            # Sequential fine-tuning gets a new head (Phang et al. 2019): the source's stays behind.
+            start = sources[0] if sources and not traits.takes_adapters else None
+            request = RunRequest(
+                job.kind,
+                parts,
+                job.seed,
+                adapters=adapters,
+                in_turn=job.in_turn,
+                start=start,
+                keep_weights=keep_weights,
+            )
+        return TrainingRun(request, workspace)
+
+    def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
+        """The sources' adapters, one a task: the best on dev, of equal ones the first."""
+        best: dict[str, RunRecord] = {}
+        for record in sources:
+            best[record.task] = max(best.get(record.task, record), record, key=lambda each: each.dev)
+        return tuple(map(self.workspace.adapter_of, best.values()))

@@ -1,0 +1,155 @@
+"""Trains the missing jobs of a study, each once: one after the other in this process, or several at once in a pool."""
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.text import Text
+
+from pipeline.executors.pool import Outcome, Pool, bug
+from pipeline.records.ledger import RunBusy
+from pipeline.runs.training_run import TrainingRun
+from pipeline.settings.rows import TRAITS
+from pipeline.system.errors import PipelineError
+from pipeline.system.streams import notice
+from pipeline.training.process_group import on_main_process, process_count
+from pipeline.training.progress import console
+from stages.compare.ensembles import EnsembleRun
+from stages.compare.jobs import Jobs
+from stages.compare.plan import Job
+from stages.compare.progress import Progress
+from stages.compare.remote import Ended, RemoteJob, appeared
+
+_POLL_SECONDS = 0.5
+
+
+def train(jobs: Jobs, progress: Progress) -> None:
+    """Finish every job in this process, or learn why it fails.
+
+    Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained here if
+    the other command did not finish them.
+    """
+    jobs.tidy()
+    while missing := jobs.missing:
+        busy = [run for job in missing if (run := _train(job, jobs, progress)) is not None]
+        if busy:
+            _wait_for_any(busy, jobs, progress)
+
+
+def train_in(pool: Pool, jobs: Jobs, progress: Progress) -> None:
+    """As :func:`train` in the processes of ``pool``, each job as soon as what it builds on is known."""
+    jobs.tidy()
+    _InPool(pool, jobs, progress).train()
+
+
+def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRun | None:
+    """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
+    if not jobs.known.can_run(job):
+        return None
+    run: TrainingRun | EnsembleRun | None = None
+    try:
+        run = jobs.known.run(job)
+        jobs.finish(job, run.get())
+    except RunBusy:
+        return run
+    except PipelineError as error:
+        jobs.fail(job, error)
+    except OSError:  # whatever the machine refuses it would refuse the next run too, as where the disk is full
+        raise
+    except Exception as error:
+        if process_count() > 1:  # the processes that train together would wait for this one
+            raise
+        jobs.fail(job, bug(error))
+    progress.end(job)
+    return None
+
+
+def _wait_for_any(runs: Sequence[TrainingRun | EnsembleRun], jobs: Jobs, progress: Progress) -> None:
+    """Return when one of ``runs``, which other commands are training, is no longer being trained."""
+    progress.wait(runs[0].name, runs[0].title, len(runs) - 1)
+    time.sleep(_POLL_SECONDS)
+    ledger = jobs.workspace.ledger
+    while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
+        time.sleep(_POLL_SECONDS)
+
+
+class _InPool:
+    """Jobs that run in a pool, and those that another command trains."""
+
+    def __init__(self, pool: Pool, jobs: Jobs, progress: Progress) -> None:
+        self.pool, self.jobs, self.progress = pool, jobs, progress
+        self.numbers = {job: number for number, job in enumerate(jobs.jobs)}
+        self.workspace = jobs.workspace
+        if (memory := pool.memory_gb) is not None:  # half of it is for caches; the rest for models and their training
+            self.workspace = replace(self.workspace, cache_gb=min(self.workspace.cache_gb, memory / 2))
+        self.running: dict[int, Job] = {}
+        self.elsewhere: dict[Job, Ended] = {}
+
+    def train(self) -> None:
+        pool, places = self.pool, ""
+        with console.status("") as status:
+            while missing := self.jobs.missing:
+                if pool.places != places:
+                    places = pool.places
+                    notice(places)
+                if self._start(missing):
+                    continue  # what builds on a job that is settled may come before the rest
+                names = ", ".join(job.title for job in self.running.values())
+                status.update(Text(f"{len(self.running)} running: {names}", no_wrap=True, overflow="ellipsis"))
+                for number, outcome in pool.wait(_POLL_SECONDS):
+                    self._take(self.running.pop(number), outcome)
+
+    def _start(self, missing: Sequence[Job]) -> bool:
+        """Start as many of the ``missing`` jobs as the pool takes; whether one needed no training instead."""
+        for job in missing:
+            number = self.numbers[job]
+            if number in self.running or not self.jobs.known.can_run(job) or self._is_busy(job):
+                continue
+            if self._settle(job):
+                return True
+            if len(self.running) < self.pool.at_once:
+                self.pool.start(number, job.title, self._remote_job(job))
+                self.running[number] = job
+        return False
+
+    def _is_busy(self, job: Job) -> bool:
+        """Whether another command still trains it."""
+        return job in self.elsewhere and self.jobs.workspace.ledger.is_busy(self.elsewhere[job].run)
+
+    def _settle(self, job: Job) -> bool:
+        """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
+        the predictions of others."""
+        known = self.jobs.known
+        if known.failed(job):
+            _train(job, self.jobs, self.progress)
+            return True
+        if TRAITS[job.kind].is_ensemble:
+            _train(job, self.jobs, self.progress)  # a moment
+        elif job.is_choice and (best := known.best_trial(job)) in known.outcomes:
+            known.outcomes[job] = known.outcomes[best]
+        return job in known.outcomes
+
+    def _remote_job(self, job: Job) -> bytes:
+        known = self.jobs.known
+        outcomes = {each: known.outcomes[each] for each in (*job.needs, *job.trials)}
+        built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
+        # A new workspace: what this process has read stays here.
+        return pickle.dumps(RemoteJob(job, job in known.kept, built_on, replace(self.workspace)))
+
+    def _take(self, job: Job, outcome: Outcome) -> None:
+        """Note how a job ended in the pool."""
+        ended: Ended | None = outcome.value
+        if ended is not None and ended.is_busy:
+            if job not in self.elsewhere:
+                self.progress.wait(ended.run, ended.title)
+            self.elsewhere[job] = ended
+            return
+        try:
+            if ended is None:
+                raise outcome.error or PipelineError("its worker ended without a result: see standard error")
+            workspace = self.jobs.workspace.on(job.backbone)
+            self.jobs.finish(job, appeared(ended.run, workspace, job in self.jobs.known.kept))
+        except PipelineError as error:
+            self.jobs.fail(job, error)
+        self.progress.end(job, outcome.place, self.pool.at_once)
