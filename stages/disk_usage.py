@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeline.system.atomic import leftovers, size_of
+from pipeline.system.atomic import CLEARED, leftovers, size_of
 from pipeline.system.caches import token_cache
 from stages.runs import Runs
 
@@ -62,7 +62,7 @@ def usage_of(runs: Runs) -> Usage:
                 ("runs that nothing needs", unused, "runs list --unused, then runs remove RUN"),
                 ("unfinished runs", stopped, "run their commands again to resume, or runs remove RUN"),
                 ("checkpoints of finished runs", needless, f"delete {runs.ledger.root}/RUN/checkpoint"),
-                ("half-written files of killed commands", staged, "the next command that writes there clears them"),
+                ("half-written files of killed commands", staged, CLEARED),
                 ("tokenised texts", {str(cache): cached} if cached else {}, "delete the folder; it is a cache"),
             )
             if names

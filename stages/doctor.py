@@ -22,7 +22,7 @@ from pipeline.data.tasks import check_folder, own_files
 from pipeline.models.repository import family_of
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
-from pipeline.system.atomic import leftovers
+from pipeline.system.atomic import CLEARED, leftovers
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import c_library, cores
@@ -283,7 +283,7 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     staged = [folder for root in (reports, store) for folder in leftovers(root)]
     if staged:
         text = f"{len(staged)} half-written files of killed commands, first {staged[0]}"
-        yield Finding("note", "leftovers", text, "the next command that writes there clears them")
+        yield Finding("note", "leftovers", text, CLEARED)
 
 
 def _lost_its_artifact(folder: str | None, store: Path) -> bool:

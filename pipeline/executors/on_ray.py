@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from pipeline.executors.launched import carried_out_here
-from pipeline.executors.pool import Outcome, Pool, lost
+from pipeline.executors.pool import Outcome, Pool, broken, lost
 from pipeline.settings.resources import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
@@ -131,9 +131,11 @@ class _Ray:
         try:
             outcome: Outcome = ray.get(reference)
             return outcome
+        except RayTaskError as error:  # an error of the node's own, which Ray does not try again
+            return Outcome(error=broken(str(error)))
         except RayError as error:
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            return Outcome(error=lost(1 + self._resources.retries, why))
+            return Outcome(error=lost(why, 1 + self._resources.retries))
 
     def close(self) -> None:
         """Interrupt the cells that still run, and wait until they have kept their state."""

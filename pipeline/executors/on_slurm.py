@@ -5,6 +5,7 @@ A job that is preempted or reaches its time limit is requeued, and its cell resu
 
 import io
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import submitit
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from pipeline.executors.launched import carried_out_here
-from pipeline.executors.pool import Outcome, Pool, lost
+from pipeline.executors.pool import Outcome, Pool, broken, lost
 from pipeline.settings.resources import Resources
 from pipeline.system.atomic import make_folder
 from pipeline.system.errors import PipelineError
@@ -26,6 +27,8 @@ _MOST_AT_ONCE = 1000
 """Cells of an array: what Slurm allows where its administrator did not say otherwise (MaxArraySize)."""
 _RETRY_SECONDS = 60.0
 """Between two submissions where the first was refused, unless a job ends meanwhile: there may be a limit of jobs."""
+_RULE = "-" * 22
+"""Above and below the trace in submitit's message."""
 
 
 @contextmanager
@@ -137,8 +140,12 @@ class _Slurm:
         try:
             outcome: Outcome = job.result()
             return outcome
-        except (FailedJobError, UncompletedJobError) as error:
-            return Outcome(error=lost(1 + self._resources.retries, str(error).partition("\n")[0]))
+        except FailedJobError as error:
+            _, _, trace = str(error).partition(f"{_RULE}\n")
+            return Outcome(error=broken(trace.partition(_RULE)[0] or str(error)))
+        except UncompletedJobError as error:
+            print(error, file=sys.stderr)
+            return Outcome(error=lost(f"job {job.job_id} of Slurm, state {job.state}"))
 
     def close(self) -> None:
         for job in self._running.values():

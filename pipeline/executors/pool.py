@@ -67,12 +67,20 @@ def carried_out(work: bytes) -> Outcome:
         return Outcome(error=bug(error))
 
 
-def lost(times: int, why: str) -> PipelineError:
-    """The error of a cell whose worker was lost so often that it is given up."""
+def lost(why: str, times: int | None = None) -> PipelineError:
+    """The error of a cell that is given up because its worker was lost, so many ``times`` if that is known."""
+    often = "" if times is None else f" {times} times"
     return PipelineError(
-        f"its worker was lost {times} times ({why}). If memory ran out, run fewer cells at once (--jobs) or give each"
-        " more ([resources] of the study)"
+        f"its worker was lost{often} ({why}). If memory ran out, run fewer cells at once (--jobs) or give each more"
+        " ([resources] of the study)"
     )
+
+
+def broken(trace: str) -> PipelineError:
+    """The error of a cell that could not be carried out where it was sent; its ``trace`` goes to standard error."""
+    print(trace, file=sys.stderr)
+    reason = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), "no reason is known")
+    return PipelineError(f"its worker failed: {reason} (the trace is on standard error)")
 
 
 def bug(error: Exception) -> PipelineError:

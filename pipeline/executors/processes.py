@@ -173,7 +173,7 @@ class _Processes:
         self._losses[cell] = times = self._losses.get(cell, 0) + 1
         if times > self._retries:
             del self._work[cell]
-            return [(cell, Outcome(error=lost(times, why)))]
+            return [(cell, Outcome(error=lost(why, times)))]
         console.print(f"note: a worker was lost ({why}); its cell is run again", markup=False)
         self._waiting.insert(0, (cell, self._work[cell]))
         return []

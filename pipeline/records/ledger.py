@@ -210,7 +210,7 @@ class Ledger:
 
     def tidy(self, run: str) -> None:
         """Remove what a process that was killed just after it finished ``run`` left of it."""
-        if self.checkpoint_file(run).parent.is_dir():
+        if self.checkpoint_file(run).parent.is_dir() and not self._again(run).exists():
             # Whoever trains it anew, or does not let us write, keeps the checkpoint.
             with suppress(PipelineError), self.lock(run):
                 self.drop_checkpoint(run)
@@ -227,9 +227,25 @@ class Ledger:
             )  # first: without it the run does not count, should the rest stay
             shutil.rmtree(folder)
 
+    def begin_again(self, run: str) -> None:
+        """Let a finished run be trained from its beginning, or go on where that was interrupted.
+
+        What it finished before stays until it has finished again. Until then its checkpoint is not tidied away.
+        """
+        mark = self._again(run)
+        if not mark.exists():
+            self.drop_checkpoint(run)
+            make_folder(mark.parent)
+            with writing(mark):
+                mark.touch()
+
     def drop_checkpoint(self, run: str) -> None:
-        """Let the run begin at its beginning; what it finished before stays until it has finished again."""
+        """Let the run begin at its beginning."""
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
+
+    def _again(self, run: str) -> Path:
+        """Beside the checkpoint of a run that is trained although it was finished."""
+        return self.checkpoint_file(run).with_name("again")
 
 
 def _read(

@@ -36,6 +36,9 @@ class Made(Generic[Record]):
 def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     """The finished record: as it was left, or by training (from the last checkpoint, if there is one).
 
+    Args:
+        force: train it again if it is finished; from the checkpoint only if that is of a call with ``force`` too.
+
     Raises:
         RunBusy: another command is training the run.
     """
@@ -47,7 +50,7 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     with ExitStack() as held:
         on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
         if force:
-            on_main_process(lambda: ledger.drop_checkpoint(run.name))
+            on_main_process(lambda: ledger.begin_again(run.name))
         # Another command may have finished it between the first look and the lock.
         elif (record := on_main_process(run.finished)) is not None:
             return Made(record, is_new=False)

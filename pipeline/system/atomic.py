@@ -121,6 +121,10 @@ def leftovers(root: Path) -> list[Path]:
     return sorted(folders)
 
 
+CLEARED = "the next command that writes there clears them; after a reboot, once they are a day old"
+"""What becomes of :func:`leftovers`."""
+
+
 def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder; 0 if there is nothing. Links are not followed."""
     total = 0

@@ -75,8 +75,7 @@ def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = Fal
             if renewed and supported:
                 with suppress(OSError):  # on a full disk it is a lock like others
                     lock.truncate(0)
-                    lock.write(MACHINE.encode())
-                    lock.flush()
+                    os.write(lock.fileno(), MACHINE.encode())  # a buffer would be written again when it is closed
                 renewal.start()
             yield
         finally:

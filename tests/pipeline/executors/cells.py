@@ -51,3 +51,10 @@ def until_interrupted(folder: Path) -> None:
     except KeyboardInterrupt:
         (folder / f"{rank}.interrupted").touch()
         raise
+
+
+class Unfit:
+    """A cell on a node that cannot import what it needs."""
+
+    def __call__(self, *_: object) -> None:
+        raise ModuleNotFoundError("no such module on this node")

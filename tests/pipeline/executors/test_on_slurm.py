@@ -3,6 +3,7 @@
 import math
 import os
 import pickle
+import re
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,28 @@ from pipeline.executors.on_slurm import slurm_jobs, slurm_parameters
 from pipeline.executors.pool import Outcome
 from pipeline.settings.resources import Resources
 from pipeline.system.errors import PipelineError
-from tests.pipeline.executors.cells import once_preempted, refuse
+from tests.pipeline.executors.cells import Unfit, once_preempted, refuse
 
 
 @pytest.mark.slow
-def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(tmp_path: Path) -> None:
+def test_an_error_of_the_node_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.executors.on_slurm._Requeued", Unfit)
+    with slurm_jobs(Resources(), tmp_path, cluster="local") as pool:
+        pool.start(0, "cell", b"")
+        while not (ended := pool.wait(10)):
+            pass
+    ((_, outcome),) = ended
+    reason = "ModuleNotFoundError: no such module on this node"
+    assert str(outcome.error) == f"its worker failed: {reason} (the trace is on standard error)"
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     works = [partial(math.sqrt, 4), refuse, partial(once_preempted, tmp_path / "mark"), partial(os._exit, 3)]
     found: dict[int, Outcome] = {}
     with slurm_jobs(Resources(retries=1), tmp_path, jobs=4, cluster="local") as pool:
@@ -30,7 +48,8 @@ def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(tmp_path: Path
             found |= dict(pool.wait(10))
     assert (found[0].value, found[2].value) == (2, "done")
     assert str(found[1].error) == "fix this"
-    assert "its worker was lost" in str(found[3].error)
+    assert re.match(r"its worker was lost \(job \d+ of Slurm, state [A-Z]+\)\. If memory ran out", str(found[3].error))
+    assert "has not produced any output" in capsys.readouterr().err
     assert found[0].place.startswith("node ")
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
 

@@ -21,11 +21,22 @@ class Run:
     look: Callable[[], object] = lambda: None
     """Called by each look at what is finished, before it."""
 
+    interrupted: bool = False
+    """Whether it is interrupted as soon as it has a checkpoint."""
+    resumed: list[bool] = field(default_factory=list)
+    """Of each training, whether it began from a checkpoint."""
+
     def finished(self) -> int | None:
         self.look()
         return self.records[-1] if self.records else None
 
     def train(self) -> int:
+        checkpoint = self.workspace.ledger.checkpoint_file(self.name)
+        self.resumed.append(checkpoint.exists())
+        if self.interrupted:
+            checkpoint.parent.mkdir(exist_ok=True)
+            checkpoint.touch()
+            raise KeyboardInterrupt
         self.records.append(len(self.records) + 1)
         return self.records[-1]
 
@@ -56,3 +67,24 @@ def test_it_is_not_trained_while_another_command_trains_it(run: Run) -> None:
     with run.workspace.ledger.lock(run.name), pytest.raises(RunBusy):
         get_or_train(run)
     assert run.records == []
+
+
+def test_what_is_trained_again_and_interrupted_resumes_with_force_alone(run: Run) -> None:
+    get_or_train(run)
+    run.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        get_or_train(run, force=True)
+    assert get_or_train(run) == Made(1, False)  # the old record stands
+    run.interrupted = False
+    assert get_or_train(run, force=True) == Made(2, True)
+    assert get_or_train(run, force=True) == Made(3, True)
+    assert run.resumed == [False, False, True, False]
+
+
+def test_with_force_nothing_resumes_that_was_begun_without(run: Run) -> None:
+    run.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        get_or_train(run)
+    run.interrupted = False
+    assert get_or_train(run, force=True) == Made(1, True)
+    assert run.resumed == [False, False]

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import resource
+import signal
 import time
 from pathlib import Path
 
@@ -57,3 +59,14 @@ def test_who_holds_a_lock_for_long_renews_it(tmp_path: Path, monkeypatch: pytest
     os.utime(file, (0, 0))
     time.sleep(0.1)
     assert file.stat().st_mtime == 0
+
+
+def test_on_a_full_disk_the_error_of_what_holds_a_lock_is_the_one_that_is_seen(tmp_path: Path) -> None:
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(KeyError, match="its own"), locked(tmp_path / ".lock", renewed=True):
+            raise KeyError("its own")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
