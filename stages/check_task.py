@@ -36,7 +36,7 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
     lines += unlabelled
     lines += _rare(task, splits["train"]["label"])
-    lines += _repeats(find_repeats(splits))
+    lines += _repeats(find_repeats(splits), "label" in splits.get("test", ()))
     if backbone is not None:
         lines += _cut(task, splits, backbone)
     return "\n".join(map(one_line, lines))
@@ -92,7 +92,10 @@ def _rare(task: Task, labels: pd.Series) -> list[str]:
     return [f"classes with fewer than {FEW} training rows: {', '.join(rare[:_SHOWN])}{more}"]
 
 
-def _repeats(repeats: Repeats) -> list[str]:
+def _repeats(repeats: Repeats, test_is_labelled: bool) -> list[str]:
+    # Only a study reads test, and only to score it, which needs labels.
+    scoring = ", or score test with compare --scoring test --drop-overlap: it drops these" if test_is_labelled else ""
+    remedies = {"dev": "extract --drop-overlap drops these", "test": f"delete these from train{scoring}"}
     lines = [
         f"equal texts: {count:,} of the {split} rows repeat an earlier row"
         for split, count in repeats.equal.items()
@@ -100,9 +103,7 @@ def _repeats(repeats: Repeats) -> list[str]:
     ]
     for split, count in repeats.equal_in_train.items():
         if count:
-            lines.append(
-                f"equal texts: {count:,} of the {split} rows are also in train (extract --drop-overlap drops these)"
-            )
+            lines.append(f"equal texts: {count:,} of the {split} rows are also in train ({remedies[split]})")
     for split, count in repeats.near_in_train.items():
         if count:
             other = "another row of train" if split == "train" else "a row of train"

@@ -22,6 +22,8 @@ from pipeline.data.overlap import text_key
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import find_task
+from pipeline.runs.splits import Splits
+from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
 from stages.new_task import new_task
@@ -399,13 +401,25 @@ def test_check_tells_that_a_test_split_has_no_labels_and_compares_its_texts(made
     lines = check_task(made, str(backbone_folder)).splitlines()
     assert lines[3] == f"test: {len(rows)} rows, no column 'queue' (it has 'id', 'message', 'Queue'): not scored"
     assert lines[:3] == labelled[:3] and lines[-1].startswith(f"test: 0 of {len(rows)} rows are longer")
-    assert "equal texts: 1 of the test rows are also in train (extract --drop-overlap drops these)" in lines
+    assert "equal texts: 1 of the test rows are also in train (delete these from train)" in lines
     rows.drop(columns="message").to_csv(test, index=False)
     with pytest.raises(PipelineError, match=r"test.csv: column 'message' is missing; the columns are 'id', 'Queue'"):
         check_task(made)
     test.write_text("message;queue\nfine;praise\n")
     with pytest.raises(PipelineError, match="separated by ';'"):
         check_task(made)
+
+
+def test_what_check_advises_drops_training_rows_that_are_also_in_test(made: Path) -> None:
+    train, test = (pd.read_csv(made / f"{split}.csv") for split in ("train", "test"))
+    test.loc[0, ["message", "queue"]] = train.loc[0, ["message", "queue"]]
+    test.to_csv(made / "test.csv", index=False)
+    told = "equal texts: 1 of the test rows are also in train (delete these from train, or score test with compare"
+    assert f"{told} --scoring test --drop-overlap: it drops these)" in check_task(made).splitlines()
+    task, scored = find_task("mine", made.parent), ScoredRows(rows="test")
+    for drop_overlap, left in ((False, 1), (True, 0)):
+        splits = Splits((made.parent,), drop_overlap=drop_overlap, scoring=scored)
+        assert splits.of(task, None, 0).test_in_train == left
 
 
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
