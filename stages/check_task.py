@@ -1,5 +1,6 @@
 """tasks check: what the data of a task holds that a person should know before training."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     Raises:
         PipelineError: the task file or a split cannot be loaded; of several splits, all mistakes at once.
     """
-    folder = folder.resolve()
+    # Not resolved: a link's own name is the task's.
+    folder = Path(os.path.normpath(folder.absolute()))
     if not is_name(folder.name):
         raise PipelineError(
             f"{folder}: not the folder of a task: its name must have only a-z, 0-9, _ and -, a letter first"

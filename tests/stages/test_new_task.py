@@ -422,6 +422,15 @@ def test_what_check_advises_drops_training_rows_that_are_also_in_test(made: Path
         assert splits.of(task, None, 0).test_in_train == left
 
 
+def test_check_names_a_linked_folder_as_the_data_folder_does(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = made.parent.parent / "corpora" / "tickets-2024"
+    elsewhere.parent.mkdir()
+    made.rename(elsewhere)
+    made.symlink_to(elsewhere, target_is_directory=True)
+    monkeypatch.chdir(made.parent)
+    assert check_task(Path("mine")).splitlines()[0].startswith(f"{made}: task 'mine', ")
+
+
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
     for split in ("train", "dev"):
         (made / f"{split}.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
