@@ -9,7 +9,7 @@ import pandas as pd
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.labels import FEW
-from pipeline.data.load import load_all_rows, load_split
+from pipeline.data.load import held_out_share, load_all_rows, load_split
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import other_delimiter, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
@@ -47,7 +47,7 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
 def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """The splits in canonical form, and a line on a test split without labels, whose texts alone are read."""
     splits: dict[str, pd.DataFrame] = {}
-    if task.files.dev_fraction is not None:  # then train is cut in two, and no file is dev
+    if held_out_share(task, folder.parent) is not None:  # then train is cut in two, and no file is dev
         loaded = load_all_rows(task, folder.parent)
         splits = {"train": loaded.train, "dev": loaded.dev}
     wanted: list[Split] = [] if splits else ["train", "dev"]

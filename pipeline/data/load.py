@@ -22,15 +22,15 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, 
     Raises:
         PipelineError: it names file, row and value.
     """
-    source: Source = task.files if data is not None else _hub_of(task)
-    if source.dev_fraction is not None:
+    share = held_out_share(task, data)
+    if share is not None:
         rows = load_split(task, data, "train")
-        dev_size = max(1, round(len(rows) * source.dev_fraction))
+        dev_size = max(1, round(len(rows) * share))
         chosen = stratified(rows["label"], dev_size, DEV_SEED)
         train, dev = rows.drop(chosen).reset_index(drop=True), rows.iloc[chosen].reset_index(drop=True)
         if min(train["label"].nunique(), dev["label"].nunique()) < 2:
             raise PipelineError(
-                f"task '{task.name}': dev_fraction {source.dev_fraction} of {len(rows)} rows leaves {len(train)} to"
+                f"task '{task.name}': dev_fraction {share} of {len(rows)} rows leaves {len(train)} to"
                 f" train on and {len(dev)} for dev, and one of the two has a single label: give more rows, another"
                 " dev_fraction, or a dev split"
             )
@@ -38,6 +38,16 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, 
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
     loaded = TaskData(train, dev, load_split(task, data, "test") if test else None)
     return loaded.without({task.name: loaded.held_out}) if drop_overlap else loaded
+
+
+def held_out_share(task: Task, data: Path | None) -> float | None:
+    """The share of train that is dev: the source's ``dev_fraction``; None where it publishes a dev split, or has none.
+
+    Raises:
+        PipelineError: ``data`` has no folder of the task.
+    """
+    source: Source = task.files if data is not None else _hub_of(task)
+    return None if source.dev_fraction is None or has_split(task, data, "dev") else source.dev_fraction
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
@@ -106,11 +116,11 @@ def has_rows(task: Task, data: Path) -> bool:
     return folder is not None and bool(_tables(folder, task.files.train, task.files.dev, task.files.test))
 
 
-def has_test(task: Task, data: Path | None) -> bool:
-    """Whether the task has a labelled test split in ``data``, or with None on the Hub."""
+def has_split(task: Task, data: Path | None, split: Split) -> bool:
+    """Whether the task's labelled ``split`` is in ``data``, or with None on the Hub."""
     if data is None:
-        return "test" in _hub_of(task).splits
-    return bool(_files_of(task, data, task.files.test)[1])
+        return split in _hub_of(task).splits
+    return bool(_files_of(task, data, getattr(task.files, split))[1])
 
 
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:

@@ -285,7 +285,7 @@ def test_a_limit_that_leaves_one_class_is_refused(uneven: Path) -> None:
 def test_a_task_without_dev_holds_out_a_share_of_train_that_no_seed_and_no_limit_changes(tmp_path: Path) -> None:
     own = task(files={"dev_fraction": 0.2})
     rows = labelled({0: 60, 1: 40})
-    write(tmp_path, "mood", {"train": rows, "dev": labelled({0: 1, 1: 1})})
+    write(tmp_path, "mood", {"train": rows})
     whole = load_task_data(own, tmp_path, seed=0)
     assert Counter(whole.dev["label"]) == {0: 12, 1: 8}
     assert sorted([*whole.train["id"], *whole.dev["id"]], key=int) == rows["id"].astype(str).tolist()
@@ -294,6 +294,15 @@ def test_a_task_without_dev_holds_out_a_share_of_train_that_no_seed_and_no_limit
         assert data.fingerprint["dev"] == whole.fingerprint["dev"]
         assert set(data.train["id"]) < set(whole.train["id"])
         assert len(data.train) == 30
+
+
+def test_nothing_is_held_out_of_train_where_there_is_a_dev_file(tmp_path: Path) -> None:
+    splits = {"train": labelled({0: 60, 1: 40}), "dev": labelled({0: 3, 1: 2})}
+    write(tmp_path, "mood", splits)
+    own = load_task_data(task(files={"dev_fraction": 0.2}), tmp_path)
+    assert own.fingerprint == load_task_data(task(), tmp_path).fingerprint
+    (tmp_path / "mood" / "dev.tsv").write_text((tmp_path / "mood" / "dev.csv").read_text())
+    assert "split 'dev' is ambiguous" in problem(tmp_path, task(files={"dev_fraction": 0.2}))
 
 
 def test_a_task_without_dev_that_is_too_small_to_share_is_refused(tmp_path: Path) -> None:
