@@ -43,12 +43,14 @@ def canonical_rows(
     """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
     ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
-    with a blank text, or of labelled rows a blank label, is no mistake but left out: the others keep their numbers in
-    the index.
+    with a blank text, or of labelled rows a blank label, is no mistake but left out: the index of the others is their
+    place in ``table``, from 0. Messages name that place too, from 1, whatever ``source`` drops. Rows without ids get as
+    ids the numbers from 0 of those that ``source`` does not drop.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
     _check_there(table, [*text_columns, *([label_column] if labelled else [])], where)
+    table = table.reset_index(drop=True)  # rows are known by their place, also after some are dropped
     if source.drop_blank:
         texts = zip(*(table[column] for column in text_columns), strict=True)
         table = _those(table, [not any(map(is_blank, row)) for row in texts])
@@ -74,7 +76,7 @@ def canonical_rows(
             only = task.classes[labels.iloc[0]] if task.classes else f"{labels.iloc[0]:g}"
             problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {shortened(only)}")
     raise_all(where, problems)
-    return rows[~left_out] if leave_out_blank else rows
+    return rows.set_axis(table.index)[~left_out] if leave_out_blank else rows
 
 
 def fingerprint(rows: pd.DataFrame) -> str:
@@ -103,7 +105,7 @@ def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> Non
 
 def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
     # An array: pandas would take an empty list, for a table without rows, as one of no columns.
-    return table[np.array(are_kept, dtype=bool)].reset_index(drop=True)
+    return table[np.array(are_kept, dtype=bool)]
 
 
 def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: list[str]) -> pd.Series | ExtensionArray:
@@ -145,11 +147,16 @@ def _texts(values: Iterable[str]) -> pd.Series:
 
 
 def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray) -> None:
-    """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1."""
+    """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1.
+
+    Args:
+        values: (n,), with the place of each in the table, from 0, as the index.
+    """
     places = np.flatnonzero(bad)
     if len(places):
-        first = zip(places[:3] + 1, values.iloc[places[:3]].tolist(), strict=True)
-        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in first)
+        first = values.iloc[places[:3]]
+        rows = zip(first.index.to_numpy() + 1, first.tolist(), strict=True)
+        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in rows)
         problems.append(f"{what} ({len(places)} in all): {shown}")
 
 
@@ -162,7 +169,7 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
     _report(problems, "column 'id': neither text nor a number", values, _which(values, is_nested))
     ids = _texts(shortened(value) if is_nested(value) or is_broken(value) else str(value) for value in _values(values))
     if ids.nunique() < len(ids):
-        _report(problems, "column 'id': duplicate ids", ids, ids.duplicated().to_numpy())
+        _report(problems, "column 'id': duplicate ids", ids.set_axis(values.index), ids.duplicated().to_numpy())
     return ids
 
 
@@ -183,7 +190,8 @@ def _labels(
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
         allowed = "score out of range {:g}..{:g} in the task's file".format(*task.range)
-    _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread & ~left_out)
+    placed = pd.Series(numbers, values.index)
+    _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels
 
 

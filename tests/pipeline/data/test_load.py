@@ -13,7 +13,7 @@ import pytest
 from pipeline.data import canonical
 from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.load import load_split, read_test_texts
-from pipeline.data.tasks import Task
+from pipeline.data.tasks import Files, Task
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD, load_task_data
 
@@ -189,6 +189,20 @@ def test_rows_with_a_blank_text_are_left_out_where_the_task_says_so(tmp_path: Pa
     assert load_split(pair_task(files={"drop_blank": True}), tmp_path, "train")["id"].tolist() == ["a", "d"]
     with pytest.raises(PipelineError, match="3 problems"):
         load_split(pair_task(), tmp_path, "train")
+
+
+def test_ids_of_rows_without_any_count_the_rows_that_are_read(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": ["", "b", "c", "d"], "label": [1, -1, 1, 0]})})
+    rows = load_split(task(files={"drop_blank": True, "drop_labels": ["-1"]}), tmp_path, "train")
+    assert rows.to_dict("list") == {"id": ["0", "1"], "text_a": ["c", "d"], "label": [1, 0]}
+    assert rows.index.tolist() == [0, 1]
+
+
+def test_what_stays_where_blanks_are_left_out_is_known_by_its_row_in_the_table() -> None:
+    source = Files(drop_blank=True, drop_labels=("-1",))
+    table = pd.DataFrame({"text": ["", "b", "c", "d", "e"], "label": [1, -1, 1, None, 0]}, index=[4, 4, 2, 2, 0])
+    rows = canonical_rows(task(), table, "here", source=source, leave_out_blank=True)
+    assert rows["text_a"].to_dict() == {2: "c", 4: "e"}
 
 
 # Samples.
@@ -472,6 +486,17 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(files={"drop_blank": True}),
         {"mood/train.csv": "text,label\n ,1\n,0\n"},
         ["train.csv: no rows"],
+    ),
+    "rows after some that are left out": (
+        task(files={"drop_blank": True, "drop_labels": ["-1"]}),
+        {"mood/train.csv": "id,text,label\na,,1\nb,b,-1\nc,c,1\n,d,0\nc,e,bad?\nf,f,7\n"},
+        [
+            "train.csv: 4 problems",
+            "column 'id': empty (1 in all): row 4: None",
+            "column 'id': duplicate ids (1 in all): row 5: 'c'",
+            "(1 in all): row 5: 'bad?'",
+            "label out of range 0..1 or not whole (1 in all): row 6: 7.0",
+        ],
     ),
     "both texts of a pair": (
         pair_task(),
