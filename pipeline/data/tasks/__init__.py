@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -247,10 +248,25 @@ def own_files(data: Path) -> list[Path]:
         return sorted(data.glob("*/task.toml"))
 
 
-def find_task(name: str, *data: Path) -> Task:
-    """The task called ``name``: a task file, a built-in task or its alias, or ``<folder>/<name>/task.toml``.
+def _with_alias(alias: str, files: dict[str, Path]) -> list[Task]:
+    """The tasks that have ``alias``, of task files by the names of their folders."""
+    aliased = []
+    for folder, file in files.items():
+        with suppress(PipelineError):  # a broken file is reported to whoever names its task
+            task = Task.read(file)
+            if task.name == folder and alias in task.aliases:
+                aliased.append(task)
+    return aliased
 
-    The last comes before a built-in task; of several folders the first one that has it counts.
+
+def find_task(name: str, *data: Path) -> Task:
+    """The task called ``name``: a task file, ``<folder>/<name>/task.toml``, a built-in task or its alias, or an alias
+    of a task in a folder.
+
+    The first of these that there is counts; of several folders that have a task, the first one.
+
+    Raises:
+        PipelineError: there is none, its file is unfit, or several tasks of the folders have the alias.
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))
@@ -266,7 +282,14 @@ def find_task(name: str, *data: Path) -> Task:
             return find_task(task.name, *data)
     if name in tasks:
         return tasks[name]
-    here = [file.parent.name for folder in data for file in own_files(folder)]
+    here: dict[str, Path] = {}
+    for file in (file for folder in data for file in own_files(folder)):
+        here.setdefault(file.parent.name, file)
+    if aliased := _with_alias(name, here):
+        if len(aliased) > 1:
+            owners = " and of ".join(task.name for task in aliased)
+            raise PipelineError(f"'{name}' is an alias of {owners}: give the name of one")
+        return aliased[0]
     known = [*here, *tasks]
     near = "".join(f" (did you mean '{each}'?)" for each in get_close_matches(name, known, n=1))
     task_name, _, run = name.partition("@")

@@ -127,6 +127,42 @@ def test_an_alias_finds_the_data_folders_own_task_as_the_name_does(tmp_path: Pat
     assert find_task("stsb", tmp_path) == find_task("sts", tmp_path)
 
 
+def save_task(data: Path, name: str, *aliases: str) -> Path:
+    file = data / name / "task.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(toml(MOOD | {"name": name, "aliases": list(aliases)}))
+    return file
+
+
+def test_a_task_of_a_data_folder_is_found_by_its_aliases(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    save_task(mine, "tickets", "tix")
+    save_task(theirs, "tickets", "queue")  # the first folder's counts
+    save_task(theirs, "issues", "bugs")
+    (mine / "broken").mkdir()
+    (mine / "broken" / "task.toml").write_text("name = 3")
+    (mine / "No Name").mkdir()
+    (mine / "No Name" / "task.toml").write_text(toml(MOOD))
+    assert [find_task(name, mine, theirs).name for name in ("tix", "bugs")] == ["tickets", "issues"]
+    for name in ("queue", "tixx"):
+        with pytest.raises(PipelineError, match=f"unknown task '{name}'"):
+            find_task(name, mine, theirs)
+
+
+def test_a_name_comes_before_an_alias(tmp_path: Path) -> None:
+    save_task(tmp_path, "mood", "sst", "stsb", "tickets")
+    save_task(tmp_path, "tickets")
+    assert [find_task(name, tmp_path).name for name in ("sst", "stsb", "tickets")] == ["sst", "sts", "tickets"]
+
+
+def test_an_alias_of_two_tasks_is_refused(tmp_path: Path) -> None:
+    for name in ("tickets", "issues"):
+        save_task(tmp_path / name, name, "tix")
+    with pytest.raises(PipelineError) as caught:
+        find_task("tix", tmp_path / "tickets", tmp_path / "issues")
+    assert str(caught.value) == "'tix' is an alias of tickets and of issues: give the name of one"
+
+
 def test_a_task_of_the_data_folder_is_found_by_its_folder(tmp_path: Path) -> None:
     own = tmp_path / "mood" / "task.toml"
     own.parent.mkdir()
