@@ -236,6 +236,7 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         (["compare", "--cache-gb", "-1"], "--cache-gb -1"),
         (["extract", "--task", "sst", "--seed", "-1"], "seed -1"),
         (["fuse", "--target", "sst", "--limit", "0"], "--limit 0"),
+        (["fuse", "--target", "sst", "--target-limit", "0"], "--target-limit 0: give at least 1 training row"),
         (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),
         (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
         (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),

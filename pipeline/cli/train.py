@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
+from pipeline.data.limits import check_limit
 from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.streams import LIBRARIES, announce, notice
 
@@ -104,6 +105,7 @@ def fuse(
     """
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     running.check()
+    check_limit(target_limit, "--target-limit")
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage
