@@ -69,8 +69,14 @@ def sources_seen(
     return seen_of
 
 
-def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[str]:
-    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, and what to do."""
+def seen_notes(
+    target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, option: str
+) -> Iterator[str]:
+    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, and what to do.
+
+    Args:
+        option: what names an adapter in the command that takes the sources; unnamed, the same one may be taken again.
+    """
     test = read_test_texts(target, workspace.splits.folder_of(target))
     parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
     kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
@@ -81,7 +87,7 @@ def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], wo
             yield (
                 f"{' and '.join(counts)} of {target.name} also occur in the training rows of its source {task}, so its"
                 f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
-                " an adapter without them"
+                f" an adapter without them; then name it: {option} {task}@RUN"
             )
     yield from problems
 

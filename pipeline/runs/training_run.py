@@ -170,9 +170,9 @@ class TrainingRun:
         start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
         if is_main_process() and request.adapters and not workspace.held_out:
             # An adapter builds on the one that it starts as, not on the others that it might have started as.
-            taken = start.adapters if request.kind != "adapter" else ()
+            taken, option = (start.adapters, "--sources") if request.kind != "adapter" else ((), "--start-from")
             built_on = self.sources((*taken, *([] if start.initial is None else [start.initial])))
-            for note in seen_notes(self.task, scoring.rows, built_on, workspace):
+            for note in seen_notes(self.task, scoring.rows, built_on, workspace, option):
                 workspace.tell_once(f"note: {note}")
         return start
 

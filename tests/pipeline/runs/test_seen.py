@@ -91,7 +91,10 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
     extract("source", quick("adapter", epochs=1), place, seed=0)
     capsys.readouterr()
     record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
-    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also occur in the tr" in capsys.readouterr().err
+    note = capsys.readouterr().err
+    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also occur in the tr" in note
+    assert "extract --task source --without-rows-of target trains an adapter without them" in note
+    assert "; then name it: --sources source@RUN\n" in note
     for split, count in SHARED.items():
         seen = seen_by(record, place, split)
         assert seen is not None
@@ -214,7 +217,9 @@ def test_of_the_adapters_that_one_may_start_as_only_the_chosen_one_counts(
     begin_as(monkeypatch, start)
     capsys.readouterr()
     record = extract("target", recipe, place, seed=0, start_from="best").record
-    assert ("also occur in the training rows of its source" in capsys.readouterr().err) == (start is not None)
+    note = capsys.readouterr().err
+    assert ("also occur in the training rows of its source" in note) == (start is not None)
+    assert ("; then name it: --start-from source@RUN\n" in note) == (start is not None)
     assert [each.run for each in record.sources] == [source.run]
     if older:
         as_older(record, place)
@@ -254,7 +259,7 @@ def test_a_damaged_record_of_a_source_is_named_and_the_store_asked(
     seen = sources_seen(dev, record.sources, there, there.task("target"), problems)["source"]
     assert (None if seen is None else seen.sum()) == known
     assert [problem.partition(": ")[0] for problem in problems] == [str(damaged)]
-    assert problems[0] in seen_notes(there.task("target"), dev, record.sources, there)
+    assert problems[0] in seen_notes(there.task("target"), dev, record.sources, there, "--sources")
     if known is not None:
         found = evaluate("target", there, using=record.run)
         assert (found.score, found.problems) == (pytest.approx(record.dev), tuple(problems))
