@@ -9,11 +9,11 @@ import pandas as pd
 from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.foreign import read_input
 from pipeline.data.limits import check_batch_size
-from pipeline.data.load import load_all_rows, load_split
+from pipeline.data.load import load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import sources_of, sources_seen
+from pipeline.runs.seen import divisions, drawn_again, lesson_of, sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -73,8 +73,8 @@ def evaluate(
     check_batch_size(batch_size)
     task, left_out = workspace.task(target), 0
     if input_file is None:
-        data = workspace.splits.folder_of(task)
-        rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
+        splits = workspace.splits
+        rows = load_split(task, splits.folder_of(task), split) if split == "test" else splits.published(task).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
         rows = canonical_rows(task, table, name_of(input_file), source=task.files, leave_out_blank=True)
@@ -107,16 +107,16 @@ def evaluate(
 def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:
     """How many ``rows`` have a text of the rows that ``run`` trained on, and of those that chose its epoch.
 
-    The run's rows are found again in the task's data by the ids of its predictions, its limit and its seed, and known
-    by their fingerprints. Where they are not those of the run, no more is known than that they come from the task's
-    splits: then the answer is 0 where no text of these is among ``rows``, else None.
+    The run's rows are found again in the task's data by the ids of its predictions and as :func:`drawn_again` has it,
+    and known by their fingerprints. Where they are not those of the run, no more is known than that they come from the
+    task's splits: then the answer is 0 where no text of these is among ``rows``, else None.
     """
-    record = workspace.ledger.find(run)
-    if record is None or task.name not in record.trained_on or (folder := workspace.splits.folder_of(task)) is None:
+    record, splits = workspace.ledger.find(run), workspace.splits
+    if record is None or task.name not in record.trained_on or splits.folder_of(task) is None:
         return None, None
     if not (then := record.fingerprints(task.name)):
         return None, None
-    data, score = load_all_rows(task, folder), record.score(task.name)
+    data = splits.published(task)
 
     def shared(part: pd.DataFrame) -> int:
         return int(overlapping_rows(part, rows)[1].sum())
@@ -124,11 +124,16 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
     def known(part: pd.DataFrame, kind: str) -> int | None:
         return shared(part) if fingerprint(part.reset_index(drop=True)) == then.get(kind) else None
 
-    train = data.sample(task, score.limit, record.seed, None).train
     saved = workspace.ledger.predictions(run, task.name, "dev")["id"]
-    of_dev, of_train = (known(part[part["id"].isin(saved)], "dev") for part in (data.dev, train))
-    chosen = of_dev if of_dev is not None else of_train
-    trained = known(train if of_dev is not None else train[~train["id"].isin(saved)], "train")
-    if not score.added and not shared(pd.concat([data.train, data.dev])):
+    chosen, trained = known(data.dev[data.dev["id"].isin(saved)], "dev"), None
+    chose_in_train = chosen is None
+    for drawn in drawn_again(lesson_of(record, task.name), divisions(splits)):
+        are_chosen = drawn["id"].isin(saved) & chose_in_train
+        trained = known(drawn[~are_chosen], "train")
+        if chosen is None:
+            chosen = known(drawn[are_chosen], "dev")
+        if trained is not None:
+            break
+    if not record.score(task.name).added and not shared(pd.concat([data.train, data.dev])):
         return 0, 0
     return trained, chosen

@@ -36,4 +36,5 @@ def load_task_data(
     drop_overlap: bool = False,
 ) -> TaskData:
     check_limit(limit)
-    return load_all_rows(task, data, drop_overlap=drop_overlap).sample(task, limit, seed, dev_limit)
+    loaded = load_all_rows(task, data)
+    return (loaded.without_overlap(task) if drop_overlap else loaded).sample(task, limit, seed, dev_limit)

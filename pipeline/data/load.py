@@ -16,7 +16,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
 
-def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, test: bool = False) -> TaskData:
+def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
     """Train and dev rows of ``task``, and with ``test`` those of its labelled test split, checked.
 
     Raises:
@@ -36,8 +36,7 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, 
             )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
-    loaded = TaskData(train, dev, load_split(task, data, "test") if test else None)
-    return loaded.without({task.name: loaded.held_out}) if drop_overlap else loaded
+    return TaskData(train, dev, load_split(task, data, "test") if test else None)
 
 
 def held_out_share(task: Task, data: Path | None) -> float | None:

@@ -105,6 +105,10 @@ class TaskData:
             )
         return replace(self, train=train, dropped={**self.dropped, **dropped})
 
+    def without_overlap(self, task: Task) -> TaskData:
+        """Drop the training rows of ``task`` whose text is in its own validation and test rows; see :meth:`without`."""
+        return self.without({task.name: self.held_out})
+
     def sample(
         self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
     ) -> TaskData:

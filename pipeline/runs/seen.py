@@ -5,7 +5,6 @@ A study leaves such rows out of its sources' training. Adapters of a store were 
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,10 @@ from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.data.tasks.extra import Extra
+from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Manifest, SourceRun
+from pipeline.runs.splits import Splits
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError, noted
 
@@ -57,14 +58,11 @@ def sources_seen(
         problems: gets what cannot be read of the sources, which then counts as not at hand.
     """
     seen_of = dict[str, np.ndarray | None]()
-    # A task reads the same rows in both but for those that are held out of its training.
-    places = [
-        workspace if workspace.held_out == names else replace(workspace, held_out=names)
-        for names in ((), (target.name,))
-    ]
+    ways = divisions(workspace.splits, target)
     for lesson in _lessons(sources, workspace, problems):
         if lesson.task != target.name:
-            seen, before = _seen(rows, lesson, places), seen_of.get(lesson.task, np.zeros(len(rows), bool))
+            seen = _seen(rows, lesson, ways, workspace.ledger)
+            before = seen_of.get(lesson.task, np.zeros(len(rows), bool))
             seen_of[lesson.task] = None if seen is None or before is None else seen | before
     return seen_of
 
@@ -106,7 +104,7 @@ def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[
             continue
         waiting += _built_on(kept, workspace)
         if isinstance(kept, RunRecord):
-            yield from _of_record(kept)
+            yield from (lesson_of(kept, task) for task in kept.trained_on)
         else:
             yield _of_manifest(kept.manifest)
 
@@ -138,10 +136,10 @@ def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Ar
     return None
 
 
-def _of_record(record: RunRecord) -> Iterator[Lesson]:
-    for task in record.trained_on:
-        limit, extra = record.score(task).limit, record.recipe_of(task).extra
-        yield Lesson(record.run, task, record.seed, limit, record.fingerprints(task).get("train"), extra)
+def lesson_of(record: RunRecord, task: str) -> Lesson:
+    """What the run of ``record`` was trained on for one of the tasks that it trained on."""
+    limit, extra = record.score(task).limit, record.recipe_of(task).extra
+    return Lesson(record.run, task, record.seed, limit, record.fingerprints(task).get("train"), extra)
 
 
 def _of_manifest(manifest: Manifest) -> Lesson:
@@ -149,24 +147,39 @@ def _of_manifest(manifest: Manifest) -> Lesson:
     return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows, extra)
 
 
-def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np.ndarray | None:
-    """Which of ``rows`` (n,) the lesson had, if it is drawn again in one of ``places``, the first with all rows."""
+def divisions(splits: Splits, target: Task | None = None) -> list[Splits]:
+    """``splits`` in each way that a run may have drawn its training rows from: the first has all rows.
+
+    With and without those that are also in dev (``--drop-overlap``), and those that ``target`` holds out, if any.
+    """
+    held_out = ((),) if target is None else ((), (target.name,))
+    return [splits.changed(drop_overlap=drops, held_out=names) for names in held_out for drops in (False, True)]
+
+
+def drawn_again(lesson: Lesson, ways: Sequence[Splits]) -> Iterator[pd.DataFrame]:
+    """The training rows that the lesson may have had, in each of ``ways`` in which they can be drawn again."""
+    for splits in ways:
+        with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
+            yield splits.of(splits.task(lesson.task), lesson.limit, lesson.seed, lesson.extra).train
+
+
+def _seen(rows: pd.DataFrame, lesson: Lesson, ways: Sequence[Splits], ledger: Ledger) -> np.ndarray | None:
+    """Which of ``rows`` (n,) the lesson had, if it is drawn again in one of ``ways``, the first with all rows."""
     if lesson.train is None:
         return None
-    workspace = places[0]
-    with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
-        task, *others = (workspace.task(name) for name in (lesson.task, *(each.task for each in lesson.extra)))
+    splits = ways[0]
+    with suppress(PipelineError):  # as above
+        task, *others = (splits.task(name) for name in (lesson.task, *(each.task for each in lesson.extra)))
         for each in (task, *others):
-            is_here = any(has_rows(each, folder) for folder in workspace.splits.folders)
-            if not is_here and (each.hub is None or workspace.ledger.find(lesson.run) is None):
+            is_here = any(has_rows(each, folder) for folder in splits.folders)
+            if not is_here and (each.hub is None or ledger.find(lesson.run) is None):
                 return None  # nobody waits for a download here
-        for place in places:
-            train = place.splits.of(task, lesson.limit, lesson.seed, lesson.extra).train
+        for train in drawn_again(lesson, ways):
             if fingerprint(train) == lesson.train:
                 return overlapping_rows(train, rows)[1]
         if others:
             return None
-        seen = overlapping_rows(workspace.splits.of(task, None, 0).train, rows)[1]
+        seen = overlapping_rows(splits.of(task, None, 0).train, rows)[1]
         return None if seen.any() else seen
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -32,10 +32,26 @@ class Splits:
     held_out: tuple[str, ...] = ()
     """Targets, on whose validation and test rows no other task trains."""
     _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
+    _published: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
+    """What does not depend on which rows train."""
+
+    def changed(self, *, drop_overlap: bool, held_out: tuple[str, ...]) -> Splits:
+        """The same tasks, divided in another way; what either reads, the other does not read again."""
+        if (drop_overlap, held_out) == (self.drop_overlap, self.held_out):
+            return self
+        other = replace(self, drop_overlap=drop_overlap, held_out=held_out)
+        vars(other).update(_published=self._published)
+        return other
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file."""
-        return self._memo.once(("task", name), lambda: find_task(name, *self.folders))
+        return self._published.once(("task", name), lambda: find_task(name, *self.folders))
+
+    def published(self, task: Task) -> TaskData:
+        """The rows of its splits, those of test only where that is scored."""
+        is_test_scored = self.scored_on(task) == "test"
+        key = ("rows", task.model_dump_json(), is_test_scored)
+        return self._published.once(key, lambda: self._load(task, is_test_scored))
 
     def of(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
         """Checked rows of a task.
@@ -66,7 +82,7 @@ class Splits:
         Raises:
             PipelineError: a folder does not exist, or none has rows of a task without a Hub data set.
         """
-        return self._memo.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
+        return self._published.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
 
     def scored_on(self, task: Task) -> ScoredOn:
         """What of :attr:`scoring` holds for a task.
@@ -78,7 +94,7 @@ class Splits:
         if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
             return rows
         key = ("has test", task.model_dump_json())
-        return rows if self._memo.once(key, lambda: has_split(task, self.folder_of(task), "test")) else "dev"
+        return rows if self._published.once(key, lambda: has_split(task, self.folder_of(task), "test")) else "dev"
 
     def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
         """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
@@ -147,13 +163,18 @@ class Splits:
         return [other for other in map(self.task, self.held_out) if other.name != task.name]
 
     def _read(self, task: Task) -> TaskData:
-        """Its splits as they are published, but for training rows that are held out."""
-        return self._memo.once(("all", task.model_dump_json()), lambda: self._load(task))
+        """Its splits as they are published, but for training rows that are dropped or held out."""
+        return self._memo.once(("all", task.model_dump_json()), lambda: self._divided(task))
 
-    def _load(self, task: Task) -> TaskData:
-        folder, is_test_scored = self.folder_of(task), self.scored_on(task) == "test"
-        announce(f"reading task {task.name} from {folder if folder is not None else 'the Hub'}")
-        rows = load_all_rows(task, folder, drop_overlap=self.drop_overlap, test=is_test_scored)
+    def _divided(self, task: Task) -> TaskData:
+        rows = self.published(task)
+        if self.drop_overlap:
+            rows = rows.without_overlap(task)
         if self.scored_on(task) == "held-out":
             return rows.holding_out(task, self.scoring.size, self.scoring.seed)
         return rows
+
+    def _load(self, task: Task, is_test_scored: bool) -> TaskData:
+        folder = self.folder_of(task)
+        announce(f"reading task {task.name} from {folder if folder is not None else 'the Hub'}")
+        return load_all_rows(task, folder, test=is_test_scored)

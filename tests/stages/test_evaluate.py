@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,28 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
     assert (own.trained_on, own.chosen_on) == ((40, 0) if scoring == "half" else (32, 8))
     scored = place.ledger.predictions(record.run)
     assert len(scored) == record.own.scored_rows == (20 if scoring == "half" else 40)
+
+
+@pytest.mark.parametrize("limit", [None, 30])
+def test_a_model_trained_without_the_rows_of_dev_is_known_not_to_have_read_them(  # type: ignore[no-untyped-def]
+    limit, workspace, quick, data_folder, tmp_path
+) -> None:
+    folder = tmp_path / "data" / "films"
+    shutil.copytree(data_folder / "films", folder)
+    train, dev = (pd.read_csv(folder / f"{split}.csv").drop_duplicates("sentence") for split in ("train", "dev"))
+    train = train[~train["sentence"].isin(dev["sentence"])]
+    repeated = dev.head(10).assign(sentence=dev["sentence"].str.upper())
+    pd.concat([train, repeated]).drop(columns="id", errors="ignore").to_csv(folder / "train.csv", index=False)
+    plain = dataclasses.replace(workspace, data=folder.parent)
+    dropping = dataclasses.replace(plain, drop_overlap=True)
+    for place, count in ((plain, 10), (dropping, 0)):
+        record = extract("films", quick("adapter", epochs=1), place, seed=0, limit=limit).record
+        found = evaluate("films", dataclasses.replace(plain), using=record.run)
+        assert found.chosen_on == found.rows
+        if limit is None or count == 0:
+            assert found.trained_on == count
+        own = evaluate("films", dataclasses.replace(plain), using=record.run, input_file=folder / "train.csv")
+        assert own.trained_on == record.own.train_rows
 
 
 def test_rows_that_cannot_be_scored_are_left_out_and_counted(  # type: ignore[no-untyped-def]
