@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -11,7 +12,7 @@ from cyclopts import Parameter
 from pipeline.cli.extras import need_extra
 from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
-from pipeline.data.tasks import check_folder, find_task
+from pipeline.data.tasks import check_folder, find_task, is_name
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
 from pipeline.serving.limits import Limits
@@ -61,6 +62,7 @@ def explain(
     inputs = text if text_b is None else (text, text_b)
     if backbone is not None:
         is_folder(backbone)
+    target = _by_name(target, data)
     task, run, root = parse_model(target, store)
     own = _own_folder(task, data)
     pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
@@ -84,6 +86,14 @@ def explain(
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":
         notice("note: only a fusion mixes adapters: --using fusion explains one, if the task has one")
+
+
+def _by_name(target: str, data: tuple[Path, ...]) -> str:
+    """``target`` with the name of its task, if it has an alias of one; a model needs no file of its task."""
+    task, at, run = target.partition("@")
+    with suppress(PipelineError):
+        return f"{find_task(task, *data).name}{at}{run}" if is_name(task) else target
+    return target
 
 
 def _own_folder(task: str, data: tuple[Path, ...]) -> Path | None:
