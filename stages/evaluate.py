@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, fingerprint
@@ -13,7 +14,7 @@ from pipeline.data.load import load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import divisions, drawn_again, lesson_of, sources_of, sources_seen
+from pipeline.runs.seen import divisions, drawn_again, either, lesson_of, sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -38,7 +39,8 @@ class Evaluation:
     interval: tuple[float, float]
     """95 %, over examples."""
     trained_on: int | None
-    """Rows whose text is in the run's training rows; None where it cannot be known."""
+    """Rows whose text is in the training rows of the run, or of the target's adapter that it builds on; None where it
+    cannot be known."""
     chosen_on: int | None
     """Rows whose text is in those that chose its epoch; None where it cannot be known."""
     sources_trained_on: dict[str, int | None]
@@ -88,6 +90,8 @@ def evaluate(
     with noted(problems):
         trained, chosen = _seen(rows, model.run, task, workspace)
     sources = sources_seen(rows, sources_of(model.run, workspace, problems), workspace, task, problems)
+    if task.name in sources:
+        trained = either(trained, sources.pop(task.name))
     return Evaluation(
         run=model.run,
         kind=model.kind,
@@ -96,20 +100,26 @@ def evaluate(
         metric=task.metric,
         score=score(task.metric, prediction.values, labels),
         interval=score_interval(task.metric, prediction.values, labels),
-        trained_on=trained,
-        chosen_on=chosen,
+        trained_on=_count(trained),
+        chosen_on=_count(chosen),
         left_out=left_out,
-        sources_trained_on={source: None if seen is None else int(seen.sum()) for source, seen in sources.items()},
+        sources_trained_on={source: _count(seen) for source, seen in sources.items()},
         problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:
-    """How many ``rows`` have a text of the rows that ``run`` trained on, and of those that chose its epoch.
+def _count(rows: np.ndarray | None) -> int | None:
+    return None if rows is None else int(rows.sum())
+
+
+def _seen(
+    rows: pd.DataFrame, run: str, task: Task, workspace: Workspace
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Which ``rows`` (n,) have a text of the rows that ``run`` trained on, and which of those that chose its epoch.
 
     The run's rows are found again in the task's data by the ids of its predictions and as :func:`drawn_again` has it,
     and known by their fingerprints. Where they are not those of the run, no more is known than that they come from the
-    task's splits: then the answer is 0 where no text of these is among ``rows``, else None.
+    task's splits: then no row has one where no text of these is among ``rows``, else the answer is None.
     """
     record, splits = workspace.ledger.find(run), workspace.splits
     if record is None or task.name not in record.trained_on or splits.folder_of(task) is None:
@@ -118,10 +128,10 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
         return None, None
     data = splits.published(task)
 
-    def shared(part: pd.DataFrame) -> int:
-        return int(overlapping_rows(part, rows)[1].sum())
+    def shared(part: pd.DataFrame) -> np.ndarray:
+        return overlapping_rows(part, rows)[1]
 
-    def known(part: pd.DataFrame, kind: str) -> int | None:
+    def known(part: pd.DataFrame, kind: str) -> np.ndarray | None:
         return shared(part) if fingerprint(part.reset_index(drop=True)) == then.get(kind) else None
 
     saved = workspace.ledger.predictions(run, task.name, "dev")["id"]
@@ -134,6 +144,6 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
             chosen = known(drawn[are_chosen], "dev")
         if trained is not None:
             break
-    if not record.score(task.name).added and not shared(pd.concat([data.train, data.dev])):
-        return 0, 0
+    if not record.score(task.name).added and not (none := shared(pd.concat([data.train, data.dev]))).any():
+        return none, none
     return trained, chosen

@@ -46,7 +46,7 @@ def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[
 def sources_seen(
     rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task, problems: list[str]
 ) -> dict[str, np.ndarray | None]:
-    """Which ``rows`` (n,) have a text that a task of the sources was trained on, by task.
+    """Which ``rows`` (n,) have a text that the sources were trained on, by their tasks.
 
     The training rows are drawn again from the task's data, and known by their fingerprint. None where they are others
     and some of the task's training rows have such a text, or rows of other tasks were added to them; and where its data
@@ -54,17 +54,20 @@ def sources_seen(
 
     Args:
         sources: what a model builds on; what these build on counts too.
-        target: the task of ``rows``; itself no source.
+        target: the task of ``rows``; of its own adapters among the sources the answer stands under its name.
         problems: gets what cannot be read of the sources, which then counts as not at hand.
     """
     seen_of = dict[str, np.ndarray | None]()
     ways = divisions(workspace.splits, target)
     for lesson in _lessons(sources, workspace, problems):
-        if lesson.task != target.name:
-            seen = _seen(rows, lesson, ways, workspace.ledger)
-            before = seen_of.get(lesson.task, np.zeros(len(rows), bool))
-            seen_of[lesson.task] = None if seen is None or before is None else seen | before
+        seen = _seen(rows, lesson, ways, workspace.ledger)
+        seen_of[lesson.task] = either(seen, seen_of.get(lesson.task, np.zeros(len(rows), bool)))
     return seen_of
+
+
+def either(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    """The rows (n,) that are among ``one`` or among ``other``; None where either cannot be known."""
+    return None if one is None or other is None else one | other
 
 
 def seen_notes(
@@ -80,7 +83,7 @@ def seen_notes(
     kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
     problems: list[str] = []
     for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target, problems).items():
-        if seen is not None and seen.any():
+        if task != target.name and seen is not None and seen.any():
             counts = (f"{seen[kinds == kind].sum()} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
             yield (
                 f"{' and '.join(counts)} of {target.name} also occur in the training rows of its source {task}, so its"

@@ -299,3 +299,17 @@ def test_however_many_adapters_there_are_and_whatever_rows_they_had_a_task_is_re
         assert sources_seen(dev, sources, again, again.task("target"), [])["source"] is not None
         assert (read.count("source"), read.count("target")) == (1, 1)
         read.clear()
+
+
+def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_models(
+    place: Workspace, quick: Quick
+) -> None:
+    own = extract("target", quick("adapter", epochs=1), place, seed=0).record
+    extract("source", quick("adapter", epochs=1), place, seed=0)
+    recipe = quick("fusion", fusion="standard", epochs=1)
+    record = fuse("target", recipe, place, seed=0, sources="source,target", limit=12).record
+    assert own.run in {source.run for source in record.sources}
+    train = place.data / "target" / "train.csv"
+    found = evaluate("target", dataclasses.replace(place), using=record.run, input_file=train)
+    assert (found.trained_on, own.own.train_rows, record.own.train_rows) == (40, 40, 12)
+    assert found.sources_trained_on == {"source": 0}
