@@ -14,7 +14,7 @@ from pipeline.records.store import DEFAULT_STORE
 from pipeline.reporting.tables import TABLES, verdict_and_scores
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.system.atomic import make_folder, new_folder, write_json
+from pipeline.system.atomic import clear_leftovers, make_folder, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_json
 from pipeline.training.devices import make_accelerator
@@ -26,6 +26,7 @@ from stages.fuse import fuse
 from stages.studies import find_study
 
 TARGET = "tickets"
+_SEED_FILE = "demo.json"
 
 _CONFIG = {
     "hidden_size": 128,
@@ -78,12 +79,21 @@ def demo(folder: Path, seed: int) -> int:
 
 
 def _claim(folder: Path, seed: int) -> None:
-    """Remember the seed a demo folder was made with, and refuse another: its backbone and data are of that seed."""
+    """Write the seed into a new or empty folder, before anything else; later demos there must have the same.
+
+    A folder with other files is refused: the demo would overwrite the tasks and use the backbone, models and runs that
+    it finds there.
+    """
     check_seed(seed)
-    file = make_folder(folder) / "demo.json"
-    if present(file) and read_json(file, "delete it, or give another folder (--output)") != {"seed": seed}:
+    file = make_folder(folder) / _SEED_FILE
+    clear_leftovers(folder, _SEED_FILE)  # of a demo that was killed here
+    if not present(file):
+        with writing(folder):
+            if any(folder.iterdir()):
+                raise PipelineError(f"{folder} holds other files: give another folder (--output)")
+        write_json(file, {"seed": seed})
+    elif read_json(file, "give another folder (--output)") != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
-    write_json(file, {"seed": seed})
 
 
 def _say(text: str) -> None:

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from pipeline.system.errors import PipelineError
+from pipeline.system.locks import MACHINE
 from stages import demo_tasks
-from stages.demo import demo
+from stages.demo import _claim, demo
 from stages.studies import find_study
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,3 +68,37 @@ def test_a_demo_folder_keeps_to_its_seed(tmp_path: Path) -> None:
         demo(tmp_path, 0)
     with pytest.raises(PipelineError, match="seed -1"):
         demo(tmp_path / "new", -1)
+
+
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    rows = tmp_path / "data" / "tickets" / "train.csv"
+    rows.parent.mkdir(parents=True)
+    rows.write_text("id,sentence,label\n")
+    with pytest.raises(PipelineError, match=r"holds other files: give another folder \(--output\)"):
+        demo(tmp_path, 0)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [rows]
+    assert rows.read_text() == "id,sentence,label\n"
+
+
+def test_a_demo_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(folder: Path, _seed: int) -> list[str]:
+        (folder / "tickets").mkdir(parents=True, exist_ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.demo.write_tasks", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path / "demo", 0)
+    reached: list[Path] = []
+    monkeypatch.setattr("stages.demo.write_tasks", lambda folder, _seed: reached.append(folder) or [])
+    monkeypatch.setattr("stages.demo.corpus", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path / "demo", 0)
+    assert reached == [tmp_path / "demo" / "data"]
+
+
+def test_a_demo_that_was_killed_while_it_wrote_its_seed_begins_again(tmp_path: Path) -> None:
+    left = tmp_path / f".demo.json.{MACHINE}00000000.tmp"
+    left.mkdir()
+    (left / "demo.json.lock").touch()
+    _claim(tmp_path, 0)
+    assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
