@@ -152,7 +152,7 @@ def _in_a_loop(model: Model, texts: Sequence[str]) -> float:
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> tuple[str, list[Any]]:
     """The model and the answer for one text; a ValueError for another status than 200."""
     body = json.dumps({"inputs": text, "truncate": True}).encode()
-    writer.write(b"POST /predict HTTP/1.1\r\nhost: benchmark\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    writer.write(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
     headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
     content = await reader.readexactly(int(headers["content-length"]))

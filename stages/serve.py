@@ -15,7 +15,7 @@ from pipeline.records.store import Artifact, Store
 from pipeline.serving.answers import Answer, TooLong
 from pipeline.serving.app import make_app
 from pipeline.serving.limits import Limits
-from pipeline.serving.server import address_of, is_loopback, listen, run
+from pipeline.serving.server import address_of, is_loopback, listen, own_names, run
 from pipeline.serving.service import Explainer
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
@@ -56,7 +56,8 @@ def serve(
         if not is_loopback(bound):
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
-        run(make_app(shelf, limits), bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
+        app = make_app(shelf, limits, own_names(bound, host))
+        run(app, bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
 
 
 class ServedModel:

@@ -1,7 +1,8 @@
 """The addresses of the server: predictions, what is served, and the page to try it.
 
-Errors are ``{"error": "...", "error_type": "..."}``: 404 no such model, 405 no such method, 408 a body that does not
-arrive, 413 beyond a limit, 422 unfit, 429 too much is waiting, 500 a fault of the server, 503 stopping.
+Errors are ``{"error": "...", "error_type": "..."}``: 400 asked by another name, 404 no such model, 405 no such method,
+408 a body that does not arrive, 413 beyond a limit, 422 unfit, 429 too much is waiting, 500 a fault of the server, 503
+stopping.
 """
 
 import asyncio
@@ -11,13 +12,16 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from pipeline.serving.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, parse, too_large
@@ -40,15 +44,21 @@ _HEADERS = {
 }
 
 
-def make_app(shelf: Shelf, limits: Limits) -> FastAPI:
-    """The server's application."""
+def make_app(shelf: Shelf, limits: Limits, names: Set[str] | None = None) -> FastAPI:
+    """The server's application.
+
+    Args:
+        names: in lower case, those that a request may call the server by, beside any IP address; None: any.
+    """
     service = Service(shelf, limits)
     # FastAPI's own pages of documentation load scripts from elsewhere; /openapi.json describes the same.
     app = FastAPI(
         title="Adapter fusion pipeline", version=VERSION, docs_url=None, redoc_url=None, lifespan=service.running
     )
     app.state.service = service
-    app.add_middleware(_Counted, metrics=service.metrics)
+    if names is not None:
+        app.add_middleware(_Named, names=names)
+    app.add_middleware(_Counted, metrics=service.metrics)  # last: it is the outermost, and counts what others refuse
     _add_errors(app)
     _add_page(app)
     _add_state(app, service)
@@ -150,6 +160,34 @@ async def _read(body: type[B], request: Request, most: int) -> B:
     except TimeoutError:
         raise Refused(408, "validation", f"the body did not arrive within {_BODY_SECONDS:g} s") from None
     return parse(body, bytes(content))
+
+
+class _Named:
+    """ASGI middleware: refuses requests whose Host header has a name that is not the server's.
+
+    Otherwise a web page could read answers of a server that only its visitor's machine can reach: by a name of its own
+    that comes to resolve to 127.0.0.1 (DNS rebinding). A browser sends that name as Host. An IP address cannot be made
+    to resolve to another, and a request without a Host comes from no browser.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], names: Set[str]) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        if not host or self._is_own(host):
+            await self._app(scope, receive, send)
+            return
+        names = ", ".join(sorted(self._names))
+        message = f"Host {shortened(host)} is not a name of this server: call it {names}, or by its IP address"
+        await _error(400, "validation", message)(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+            return name in self._names or bool(ip_address(name))
+        except ValueError:  # neither a name and a port nor an address
+            return False
 
 
 class _Counted:

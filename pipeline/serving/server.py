@@ -59,6 +59,17 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
+def own_names(bound: socket.socket, host: str) -> set[str] | None:
+    """The names, in lower case, that requests may call a server on this socket by; None where any will do.
+
+    Who can be reached from other machines has names that are not known here.
+
+    Args:
+        host: as given to :func:`listen`.
+    """
+    return {"localhost", host.lower()} if is_loopback(bound) else None
+
+
 def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
     """Serve ``app`` until a signal; then answer what has arrived and return. The second SIGINT or SIGTERM kills.
 

@@ -50,7 +50,7 @@ def connected(address: str) -> socket.socket:
 
 def slowly(address: str) -> None:
     """Headers, and then a body, a byte at a time, neither of which ever ends."""
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
     for start in (head, head + b"\r\n"):
         with connected(address) as opened:
             opened.sendall(start)
@@ -117,6 +117,12 @@ def sneakily(address: str) -> None:
         assert len(content) < 1000 and b"root:" not in content
 
 
+def rebound(address: str) -> None:
+    """What a page of another site sends whose name has come to resolve to this machine."""
+    for path in ("/models", "/", "/metrics"):
+        assert httpx.get(f"{address}{path}", headers={"host": "rebound.example"}, timeout=60).status_code == 400
+
+
 def raw(address: str) -> None:
     """What is not HTTP at all: answered with 400, or the connection is closed, at whatever moment."""
     for content in (b"\x16\x03\x01\x02\x00\x01", b"GET / HTTQ/1.1\r\n\r\n", b"A" * 200_000):
@@ -143,7 +149,7 @@ def flooding(address: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "abuse", [slowly, hugely, wordily, brokenly, sneakily, raw, flooding], ids=lambda one: one.__name__
+    "abuse", [slowly, hugely, wordily, brokenly, sneakily, rebound, raw, flooding], ids=lambda one: one.__name__
 )
 def test_others_get_right_answers_meanwhile_and_memory_is_bounded(
     abuse: Callable[[str], None], process: tuple[psutil.Process, str]
@@ -177,7 +183,7 @@ def test_others_get_right_answers_meanwhile_and_memory_is_bounded(
 def test_a_client_that_does_not_finish_its_headers_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor one that sends nothing, nor one that trickles a second request; one that waits for its answer is not."""
     monkeypatch.setattr(server, "HEADER_SECONDS", 0.5)
-    begun = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
     shelf = StoreShelf.open(shop.store, "films", None, "fp32")
     with served(make_app(shelf, Limits(wait=1.5))) as address:
         for start in (b"", begun):

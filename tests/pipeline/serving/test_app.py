@@ -101,8 +101,8 @@ def shelf() -> FakeShelf:
 def client(shelf: FakeShelf) -> Iterator[Client]:
     with ExitStack() as stack:
 
-        def open_client(**limits: Any) -> httpx.Client:
-            address = stack.enter_context(served(make_app(shelf, Limits(**limits))))
+        def open_client(names: set[str] | None = None, **limits: Any) -> httpx.Client:
+            address = stack.enter_context(served(make_app(shelf, Limits(**limits), names)))
             return stack.enter_context(httpx.Client(base_url=address, timeout=30))
 
         yield open_client
@@ -350,3 +350,23 @@ def test_every_answer_forbids_to_guess_its_type_and_the_page_all_but_itself(clie
     assert "unsafe" not in policy
     for outside in ("http://", "https://", "//cdn", "@import", "url("):
         assert outside not in page.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "my-machine", ""])
+def test_a_request_for_the_server_itself_is_answered(host: str, client: Client) -> None:
+    opened = client(names={"localhost", "my-machine"})
+    assert opened.get("/models", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["rebound.example", "rebound.example:8000", "localhost.rebound.example", "[::1", "[x]"]
+)
+def test_a_request_for_another_name_is_refused_and_counted(host: str, client: Client) -> None:
+    opened = client(names={"localhost"})
+    answer = opened.get("/models", headers={"host": host})
+    assert (answer.status_code, answer.json()["error_type"]) == (400, "validation")
+    message = f"Host '{host}' is not a name of this server: call it localhost, or by its IP address"
+    assert answer.json()["error"] == message
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert 'status="400"' in opened.get("/metrics").text
+    assert client().get("/models", headers={"host": host}).status_code == 200  # other machines can reach it
