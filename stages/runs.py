@@ -42,11 +42,11 @@ class Runs:
 
     @cached_property
     def unfinished(self) -> list[str]:
-        """Folders without a record, such as that of a run that is being trained."""
+        """Runs without a record that are being trained, or left something to resume from or to delete."""
         names = list[str]()
         for name in self.ledger.names():
             with suppress(PipelineError):  # one that cannot be read, as `problems` says
-                if not present(self.ledger.folder(name) / "run.json") and self.ledger.began(name):
+                if self.ledger.is_unfinished(name):
                     names.append(name)
         return names
 

@@ -106,6 +106,18 @@ class Ledger:
         """Whether a run called ``run`` left anything, finished or not."""
         return bool(RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
+    def is_unfinished(self, run: str) -> bool:
+        """Whether a run without a record is being trained, or left a checkpoint, kept weights or a part of its record.
+
+        The lock alone does not count: a refused command leaves it, and so does further pretraining, whose record is in
+        its output folder.
+        """
+        folder, checkpoint = self.folder(run), self.checkpoint_file(run).parent
+        if not self.began(run) or present(folder / "run.json"):
+            return False
+        parts = [file for file in folder.glob("*") if RECORD_FILE.fullmatch(file.name)]
+        return self.is_busy(run) or self.weights_file(run).is_file() or any((*parts, *checkpoint.glob("[!.]*")))
+
     def predictions(
         self, run: str, task: str | None = None, split: Literal["scored", "dev", "test"] = "scored"
     ) -> pd.DataFrame:

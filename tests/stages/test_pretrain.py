@@ -17,6 +17,7 @@ from pipeline.training.optim import peak_rates
 from stages.demo import pretrain_fresh
 from stages.extract import extract
 from stages.pretrain import pretrain, pretraining_seconds
+from stages.runs import Runs
 
 
 def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:
@@ -54,6 +55,9 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
         "films", Recipe(epochs=1, bottleneck=8), replace(workspace, backbone_name=str(output)), seed=0
     ).record
     assert record.identity["backbone"]["weights"] == backbone.weights_hash
+    # Its record is in its folder, so the ledger has none, and yet nothing of it is unfinished.
+    runs = Runs(workspace.reports, workspace.store_root)
+    assert (runs.ledger.began(found.run), runs.unfinished) == (True, [])
     # It has its head now, and goes on with it.
     again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)
     assert again.had_head
@@ -148,6 +152,7 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         pretrain(["films", "pairs"], tmp_path / "cut", recipe, there, seed=0)
     assert not (tmp_path / "cut").exists()
+    assert Runs(workspace.reports, workspace.store_root).unfinished == [whole.run]
     again = pretrain(["pairs", "films"], tmp_path / "cut", recipe, there, seed=0)
     assert step < 9 + 2 * 12  # it did not begin anew
     assert again.masked_accuracy == whole.masked_accuracy

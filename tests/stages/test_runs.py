@@ -23,7 +23,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
-from pipeline.system.atomic import size_of, write_json
+from pipeline.system.atomic import size_of, write_json, write_text
 from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save
@@ -72,6 +72,12 @@ def verb(tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> 
         return status, captured.out.splitlines(), captured.err
 
     return run
+
+
+def interrupt(ledger: Ledger, run: str) -> None:
+    """Leave what a killed command leaves of a run after its first checkpoint."""
+    with ledger.lock(run):
+        write_text(ledger.checkpoint_file(run), "x" * 1000)
 
 
 def need_all(root: Path) -> None:
@@ -127,7 +133,7 @@ def test_what_a_study_shows_or_tried_is_not_listed_as_unused(verb: Run, ledger: 
 def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, ledger: Ledger) -> None:
     (ledger.folder(FIRST) / "run.json").write_text("{}")
     ledger.folder(LATER).rename(ledger.folder("copy"))
-    (ledger.folder("e" * 12) / "checkpoint").mkdir(parents=True)
+    interrupt(ledger, "e" * 12)
     status, out, error = verb("runs", "list")
     assert (status, [line.split()[0] for line in out]) == (0, ["run", SECOND, ALONE])
     assert str(ledger.folder(FIRST) / "run.json") in error
@@ -400,9 +406,8 @@ def test_a_run_that_is_being_trained_stays_even_by_force(verb: Run, ledger: Ledg
 
 def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: Path) -> None:
     need_all(tmp_path)
-    for run, name in ((FIRST, "checkpoint/state.safetensors"), ("e" * 12, "checkpoint/state.safetensors")):
-        (ledger.folder(run) / name).parent.mkdir(parents=True)
-        (ledger.folder(run) / name).write_bytes(b"x" * 1000)
+    for run in (FIRST, "e" * 12):
+        interrupt(ledger, run)
     (ledger.folder(FIRST) / "weights.safetensors").write_bytes(b"x" * 3000)
     (tmp_path / "reports/.page.0000001234abcd.tmp").mkdir()
     (tmp_path / "reports/.page.0000001234abcd.tmp/page").write_bytes(b"x" * 70)
@@ -415,7 +420,7 @@ def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: P
     assert sum(parts[name][1] for name in ("runs", "checkpoints", "kept weights")) == size_of(ledger.root)
     spare = {each["what"]: (each["names"], each["bytes"]) for each in found["may_go"]}
     assert spare["runs that nothing needs"][0] == [ALONE]
-    assert spare["unfinished runs"] == (["e" * 12], 1000)
+    assert spare["unfinished runs"] == (["e" * 12], size_of(ledger.folder("e" * 12)))
     assert spare["checkpoints of finished runs"] == ([FIRST], 1000)
     assert spare["half-written files of killed commands"][1] == 70
 

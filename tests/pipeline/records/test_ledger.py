@@ -21,7 +21,7 @@ from pipeline.records.ledger import Ledger, RunBusy
 from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import clear_leftovers
+from pipeline.system.atomic import clear_leftovers, write_text
 from pipeline.system.errors import PipelineError
 from tests.processes import in_a_process, line_of
 
@@ -212,6 +212,27 @@ def test_a_path_is_not_the_name_of_a_run(name: str, ledger: Ledger) -> None:
     assert ledger.began(RUN)
     assert ledger.find(name) is None
     assert not ledger.began(name)
+
+
+def test_a_run_is_unfinished_while_it_is_trained_or_where_it_left_something(ledger: Ledger) -> None:
+    with ledger.lock(RUN):
+        assert ledger.is_unfinished(RUN)
+        write_text(ledger.checkpoint_file(RUN), "state")
+    assert ledger.is_unfinished(RUN)
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    assert not ledger.is_unfinished(RUN)
+    (ledger.folder(RUN) / "run.json").unlink()  # what to do with a damaged one
+    assert ledger.is_unfinished(RUN)
+
+
+def test_a_command_that_was_refused_leaves_no_unfinished_run(ledger: Ledger) -> None:
+    with pytest.raises(PipelineError, match="refused"), ledger.lock(RUN):
+        write_text(ledger.checkpoint_file(RUN), "state")
+        ledger.drop_checkpoint(RUN)
+        raise PipelineError("refused")
+    assert ledger.names() == [RUN]
+    assert not ledger.is_unfinished(RUN)
+    assert not ledger.is_unfinished("..")
 
 
 def test_the_newest_runs_leave_out_what_is_gone(ledger: Ledger) -> None:
