@@ -8,7 +8,7 @@ from stages.runs import Runs
 
 
 @dataclass(frozen=True)
-class Use:
+class Share:
     """What ``count`` things of one kind take."""
 
     name: str
@@ -29,7 +29,7 @@ class Spare:
 
 @dataclass(frozen=True)
 class Usage:
-    parts: tuple[Use, ...]
+    parts: tuple[Share, ...]
     may_go: tuple[Spare, ...]
 
 
@@ -50,11 +50,11 @@ def usage_of(runs: Runs) -> Usage:
     whole = sum(sizes.values()) - sum(checkpoints.values()) - sum(weights.values())
     return Usage(
         parts=(
-            Use("store", len(artifacts), size_of(runs.store.root), str(runs.store.root)),
-            Use("runs", len(folders), whole, f"{runs.ledger.root}: records, curves, predictions"),
-            Use("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{runs.ledger.root}/RUN/checkpoint"),
-            Use("kept weights", len(weights), sum(weights.values()), f"{runs.ledger.root}/RUN/weights.safetensors"),
-            Use("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
+            Share("store", len(artifacts), size_of(runs.store.root), str(runs.store.root)),
+            Share("runs", len(folders), whole, f"{runs.ledger.root}: records, curves, predictions"),
+            Share("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{runs.ledger.root}/RUN/checkpoint"),
+            Share("kept weights", len(weights), sum(weights.values()), f"{runs.ledger.root}/RUN/weights.safetensors"),
+            Share("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
         ),
         may_go=tuple(
             Spare(what, tuple(names), sum(names.values()), how)

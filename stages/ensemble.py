@@ -143,7 +143,7 @@ def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPred
     finished, damaged = ledger.records()
     records = _finished(finished.values(), task, ledger)
     saved, unread = readable_predictions(records, task, ledger)
-    for problem in few([*damaged, *unread]):
+    for problem in few([*damaged.values(), *unread]):
         notice(f"warning: left out: {problem}")
     if saved is None:
         raise PipelineError(f"no run of '{task.name}' in {ledger.root} has predictions that can be read: train one")

@@ -1,7 +1,6 @@
 """The runs of a reports folder: what each is, what needs it, how two differ."""
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -31,14 +30,18 @@ FEW_POINTS = 6
 
 
 class Runs:
-    """The finished and unfinished runs of ``reports``, and what in ``reports`` and ``store`` needs them.
-
-    ``problems`` says what could not be read, and so does not count.
-    """
+    """The finished and unfinished runs of ``reports``, and what in ``reports`` and ``store`` needs them."""
 
     def __init__(self, reports: Path, store: Path) -> None:
         self.reports, self.store, self.ledger = reports, Store(store), Ledger(reports)
-        self.records, self.problems = self.ledger.records()
+        self.records, self._damaged = self.ledger.records()
+        self._unread = list[str]()
+        """Which studies and ensembles cannot be read, and why."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and so does not count; of studies and ensembles once :attr:`uses` was asked for."""
+        return [*self._damaged.values(), *self._unread]
 
     @cached_property
     def unfinished(self) -> list[str]:
@@ -51,30 +54,30 @@ class Runs:
         return names
 
     @cached_property
-    def uses(self) -> dict[str, list["Use"]]:
+    def uses(self) -> dict[str, list["Need"]]:
         """What needs each run that something needs."""
-        uses: dict[str, list[Use]] = defaultdict(list)
+        uses: dict[str, list[Need]] = defaultdict(list)
         for artifact in self.store.artifacts():
-            uses[artifact.manifest.run].append(Use("artifact", str(artifact.folder)))
+            uses[artifact.manifest.run].append(Need("artifact", str(artifact.folder)))
         for record in self.records.values():
             for source in self.built_on(record):
-                uses[source].append(Use("run", record.run, f"{record.kind} of {record.task}"))
+                uses[source].append(Need("run", record.run, f"{record.kind} of {record.task}"))
         for folder in self._inside(self.reports):
-            with noted(self.problems):
+            with noted(self._unread):
                 for run, cells in _cells_in(folder / "study.json").items():
                     more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
-                    uses[run].append(Use("study", folder.name, f"{cells[0]}{more}"))
+                    uses[run].append(Need("study", folder.name, f"{cells[0]}{more}"))
         ensembles = Ensembles(self.reports)
         for folder in self._inside(ensembles.root):
-            with noted(self.problems):
+            with noted(self._unread):
                 ensemble = ensembles.find(folder.name)
                 for member in ensemble.members if ensemble is not None else ():
-                    uses[member.run].append(Use("ensemble", folder.name, f"weight {member.weight:.3f}"))
+                    uses[member.run].append(Need("ensemble", folder.name, f"weight {member.weight:.3f}"))
         return uses
 
     def _inside(self, folder: Path) -> list[Path]:
         """What stands in a folder; nothing if it cannot be read, as `problems` then says. A glob would say nothing."""
-        with noted(self.problems), reading(folder):
+        with noted(self._unread), reading(folder):
             return sorted(folder.iterdir()) if folder.is_dir() else []
         return []
 
@@ -196,8 +199,7 @@ class Runs:
             for use in self.uses.get(run, ())
             if not (use.kind == "run" and use.name in runs)
         ]
-        own = tuple(f"{self.ledger.folder(run)}{os.sep}" for run in runs)
-        unread = [problem for problem in self.problems if not problem.startswith(own)]
+        unread = [problem for run, problem in self._damaged.items() if run not in runs] + self._unread
         if not force:
             _refuse_if(broken, "still needed; --force removes them anyway, and then")
             _refuse_if(unread, "cannot tell whether something needs them; --force removes them anyway")
@@ -210,7 +212,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Use:
+class Need:
     """Something that needs a run."""
 
     kind: Literal["artifact", "run", "study", "ensemble"]
@@ -271,7 +273,7 @@ class RunDescription:
     size: int
     """Bytes of its folder."""
     curve: tuple[CurvePoint, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[Need, ...]
     problems: tuple[str, ...]
     """What of it could not be read."""
 

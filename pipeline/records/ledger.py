@@ -88,19 +88,19 @@ class Ledger:
                     changed.append((entry.stat().st_mtime_ns, entry.name))
         return [name for _, name in nlargest(most, changed)]
 
-    def records(self) -> tuple[dict[str, RunRecord], list[str]]:
-        """The finished runs by name, and why others cannot be read."""
-        problems: list[str] = []
-        records = {}
+    def records(self) -> tuple[dict[str, RunRecord], dict[str, str]]:
+        """The finished runs by name, and by folder why other records cannot be read."""
+        records, damaged = dict[str, RunRecord](), dict[str, str]()
         files = [self.folder(name) / "run.json" for name in self.names() if RUN_NAME.fullmatch(name)]
         for file, record in self._records.read_all(files).items():
+            name = file.parent.name
             if isinstance(record, PipelineError):
-                problems.append(str(record))
-            elif record.run != file.parent.name:
-                problems.append(f"{file}: the record of run {record.run}: rename its folder to that, or delete it")
+                damaged[name] = str(record)
+            elif record.run != name:
+                damaged[name] = f"{file}: the record of run {record.run}: rename its folder to that, or delete it"
             else:
-                records[record.run] = record
-        return records, problems
+                records[name] = record
+        return records, damaged
 
     def began(self, run: str) -> bool:
         """Whether a run called ``run`` left anything, finished or not."""
