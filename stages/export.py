@@ -26,7 +26,7 @@ from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
-from stages.export_options import check_place, check_using, names_in
+from stages.export_options import check_place, names_in
 from stages.kept_models import Target, target_of
 from stages.predict import head_outputs
 
@@ -124,7 +124,6 @@ def export(
         PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
             folder with files that no export wrote.
     """
-    check_using(using)
     check_place(folder)
     kept = _to_export(target, using, workspace, push if format.name == "adapterhub" else None)
     trained = _restored(kept)

@@ -8,23 +8,15 @@ from pipeline.exporting import hub
 from pipeline.exporting.trained import TASK_FILE
 from pipeline.system.errors import PipelineError, shortened, writing
 from pipeline.system.reading import read_json
-from stages.kept_models import ENSEMBLE, find_model
+from stages.kept_models import find_model
 
 
 def check(task: str, using: str, folder: Path, push_to: str | None, store: Path, reports: Path) -> None:
     """Find mistakes in the arguments of :func:`stages.export.export`; raises as that does."""
     if push_to is not None:
         hub.check_name(push_to)
-    check_using(using)
     find_model(task, using, store, reports)
     check_place(folder)
-
-
-def check_using(using: str) -> None:
-    if using.startswith(ENSEMBLE):
-        raise PipelineError(
-            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
-        )
 
 
 def check_place(folder: Path) -> None:

@@ -71,6 +71,7 @@ def find_model(task: str, using: str, store: Path, reports: Path) -> Artifact | 
             best = best_of(kept_for(task, using, Store(store)), using)
             assert best is not None
             return best
+        check_single(using)  # before pandas loads
         from pipeline.records.ledger import Ledger
 
         return find_run(using, task, Store(store), Ledger(reports))
@@ -155,13 +156,18 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
     """``task`` with what was trained for it.
 
     Raises:
-        PipelineError: it is a run that kept no weights.
+        PipelineError: it is a run that kept no weights, or whose artifact is not in the workspace's store.
     """
     from pipeline.runs.restore import on_own_backbone
 
     if isinstance(trained, Artifact):
         manifest = trained.manifest
         return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
+    if trained.artifact_digest is not None:
+        raise PipelineError(
+            f"the {trained.kind} of run {trained.run} is not in {workspace.store.root}: name the store that has it"
+            " (--store), import it (store import), or run its command again"
+        )
     if trained.weights_sha256 is None:
         raise PipelineError(
             f"run {trained.run} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where"
@@ -174,19 +180,37 @@ def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | Ru
     """``run`` as the store or else the ledger has it.
 
     Raises:
-        PipelineError: neither has it, or it was trained for other tasks than ``task``.
+        PipelineError: neither has it, or it was trained for other tasks than ``task``, or it is an ensemble.
     """
+    check_single(run)
     trained = store.find(run) or ledger.find(run)
     if trained is None:
         raise PipelineError(
             f"no run {shortened(run)} in {store.root} or {ledger.root}: give {', '.join(KINDS)} or a run that runs list"
             " shows"
         )
-    tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
+    check_task(trained, task)
+    return trained
+
+
+def check_single(using: str) -> None:
+    """Raise a :class:`PipelineError` for an ensemble, where one model is wanted."""
+    if using.startswith(ENSEMBLE):
+        raise PipelineError(
+            f"--using {using}: an ensemble is several models, which only predict can ask together: give one of its"
+            " members, as --using RUN"
+        )
+
+
+def check_task(trained: Artifact | RunRecord, task: str) -> None:
+    """Raise a :class:`PipelineError` unless ``task`` is one that the model was trained for."""
+    if isinstance(trained, Artifact):
+        run, tasks = trained.manifest.run, [trained.manifest.task]
+    else:
+        run, tasks = trained.run, [*trained.trained_on]
     if task not in tasks:
         names = ", ".join(f"'{name}'" for name in tasks)
         raise PipelineError(f"run {run} was trained for {names}, not '{task}'")
-    return trained
 
 
 def best_model(task: str, using: str, workspace: Workspace, defined: Task | None = None) -> Artifact:

@@ -22,7 +22,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain, passes_of
-from stages.kept_models import best_of, usable_artifacts
+from stages.kept_models import best_of, parse_model, usable_artifacts
 from stages.serve_options import check_limits, tasks_to_serve
 
 Key = tuple[str, str]
@@ -43,7 +43,8 @@ def serve(
     """Serve until SIGINT, SIGTERM or SIGHUP; then answer the requests that have arrived, and return.
 
     Args:
-        target: what ``POST /predict`` asks, a task or TASK@RUN; None: the only task, if there is one.
+        target: what ``POST /predict`` asks: a task, TASK@RUN or the folder of an artifact of the store; None: the only
+            task, if there is one.
         backbone: folder or Hub id; None: the one that the target's manifest or all the store's name.
         announce: called with a line that says where the server is, once it answers.
 
@@ -152,11 +153,7 @@ class StoreShelf:
             except PipelineError as error:
                 problems.append(error)
                 continue
-            if base.artifact is None:
-                raise PipelineError(f"--model {task}: not in {root}: only adapters and fusions are served")
-            # An alias of a built-in task is known by the task's own name.
-            default = None if target is None else base.task + target[len(target.partition("@")[0]) :]
-            return cls(base, store, default, most)
+            return cls(base, store, None if target is None else _name_of(target, store), most)
         raise problems[0]
 
     @property
@@ -326,6 +323,12 @@ class StoreShelf:
 
 def _key(artifact: Artifact) -> Key:
     return artifact.manifest.run, artifact.manifest.digest
+
+
+def _name_of(target: str, store: Store) -> str:
+    """The name by which the shelf knows a target: TASK or TASK@RUN, with the task's own name for an alias."""
+    task, run, _ = parse_model(target, store.root)
+    return f"{task}@{run}" if run else task
 
 
 def _explained(model: Model, singles: Sequence[Model], text: Text) -> dict[str, Any]:

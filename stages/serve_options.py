@@ -7,7 +7,7 @@ from pipeline.serving.limits import Limits
 from pipeline.serving.server import listen
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
-from stages.kept_models import find_model, parse_model, silent_unless_refused
+from stages.kept_models import check_task, kept_for, parse_model, silent_unless_refused
 
 
 def check(store: Path, host: str, port: int, target: str | None, backbone: str | None, limits: Limits) -> None:
@@ -18,9 +18,6 @@ def check(store: Path, host: str, port: int, target: str | None, backbone: str |
         is_folder(backbone)
     with silent_unless_refused():
         tasks_to_serve(Store(store), target, backbone)
-    if target is not None:
-        name, run, root = parse_model(target, store)
-        find_model(name, run or "auto", root, Path("reports"))
 
 
 def check_limits(limits: Limits) -> None:
@@ -43,7 +40,7 @@ def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> li
     """The models of which the first is loaded, as :func:`stages.api.load` takes them: ``target``, or every task.
 
     Raises:
-        PipelineError: the store has none, or some on several backbones of which none is named.
+        PipelineError: the store has none, or not the target, or some on several backbones of which none is named.
     """
     store.check()
     artifacts = store.artifacts()
@@ -53,4 +50,21 @@ def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> li
     if target is None and backbone is None and len(names) > 1:
         listed = ", ".join(sorted(names.values()))
         raise PipelineError(f"{store.root} has models of several backbones: name one of {listed} with --backbone")
-    return [target] if target else sorted({artifact.manifest.task for artifact in artifacts})
+    if target is None:
+        return sorted({artifact.manifest.task for artifact in artifacts})
+    task, run, _ = parse_model(target, store.root)
+    _check_served(task, run, store)
+    return [target]
+
+
+def _check_served(task: str, run: str, store: Store) -> None:
+    """Raise a :class:`PipelineError` unless the store has the run, or where it is empty a model, of the task."""
+    if not run:
+        kept_for(task, "auto", store)
+        return
+    if (artifact := store.find(run)) is None:
+        raise PipelineError(
+            f"--model {task}@{run}: {store.root} has no such run, and only its adapters and fusions are served: see"
+            " store list"
+        )
+    check_task(artifact, task)

@@ -85,6 +85,21 @@ def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) ->
         assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
 
 
+@pytest.mark.parametrize("form", ["task", "run", "folder"])
+def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> None:
+    run = shop.adapters["films"].run  # not the task's best
+    name, target = {
+        "task": ("films", "films"),
+        "run": (f"films@{run}", f"films@{run}"),
+        "folder": (f"films@{run}", str(shop.store / "adapters" / "films" / run)),
+    }[form]
+    shelf = StoreShelf.open(shop.store, target, None, "fp32")
+    assert shelf.default == name
+    asked = shelf.load(name).name
+    assert asked == (f"films@{shop.fusions['films'].run}" if form == "task" else name)
+    assert [model["name"] for model in shelf.models() if model["default"]] == [asked]
+
+
 def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: Shop) -> None:
     small = StoreShelf.open(shop.store, "films", None, "fp32", most=1)
     assert (small.tasks, small.loaded) == (shelf.tasks, 1)
@@ -320,7 +335,10 @@ def test_what_cannot_be_served_is_one_message(
             (["--port", "99999"], "--port 99999: give 0 to 65535"),
             (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
             (["--model", "nope"], "no model of 'nope'"),
-            (["--model", "films@0123456789ab"], "no run '0123456789ab'"),
+            (
+                ["--model", "films@0123456789ab"],
+                "has no such run, and only its adapters and fusions are served: see store list",
+            ),
             (["--backbone", str(other)], "no model of 'films'"),
             (["--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
             (["--max-queue", "10"], r"--max-queue 10: give at least --max-batch (64)"),
