@@ -272,7 +272,7 @@ def load(
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
             classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
-            or the device or its precision is not to be had.
+            or the device or its precision is not to be had; or the target names a run, and ``using`` a kind.
     """
     for argument, value, allowed in (("using", using, Using), ("precision", precision, Precision)):
         if value not in get_args(allowed):
@@ -280,6 +280,8 @@ def load(
             raise PipelineError(f"{argument}={value!r}: give {', '.join(get_args(allowed))}{hint}")
     place = _device(device, precision)
     name, run, root = parse_model(target, store)
+    if run and using != "auto":
+        raise PipelineError(f"target={str(target)!r} names a run, so using={using!r} has no effect: leave it out")
     named = "" if backbone is None else str(backbone)
     workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
     trained: Artifact | RunRecord

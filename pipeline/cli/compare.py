@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
+from pipeline.cli.options import REPORTS, Flag, FreeText, Places, ReportsFolder, Running, Training, names_in, numbers_in
 from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.records.studies import StudyResult
 from pipeline.settings.resources import ExecutorName
@@ -125,7 +125,7 @@ def report(
     *,
     study: str = "default",
     reports: ReportsFolder = REPORTS,
-    attention: str | None = None,
+    attention: FreeText | None = None,
     runs: str | None = None,
 ) -> None:
     """Write a study's tables, figures and page again, without training.

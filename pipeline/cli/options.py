@@ -60,6 +60,8 @@ DataFolders = Annotated[
         " several times. A task in none of them is read from its Hub data set (the folder data, if there is one).",
     ),
 ]
+FreeText = Annotated[str, Parameter(allow_leading_hyphen=True)]
+"""What a person writes in any language: it may begin with a dash or a negative number."""
 Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from cyclopts import Parameter
 
 from pipeline.cli.extras import need_extra
-from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, Json, ReportsFolder, StoreFolder
+from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, FreeText, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
 from pipeline.data.tasks import check_folder, find_task, is_name
 from pipeline.data.texts import check_input
@@ -36,8 +36,8 @@ Backbone = Annotated[
 def explain(
     *,
     target: str,
-    text: str,
-    text_b: str | None = None,
+    text: FreeText,
+    text_b: FreeText | None = None,
     using: str = "auto",
     precision: Precision = "auto",
     backbone: Backbone = None,
@@ -55,15 +55,15 @@ def explain(
         using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
-    if using not in KINDS:
-        if "@" in target:
-            raise PipelineError(f"--target {target} and --using {using} each name a run: give one of them")
-        target, using = f"{target}@{using}", "auto"
     inputs = text if text_b is None else (text, text_b)
     if backbone is not None:
         is_folder(backbone)
     target = _by_name(target, data)
     task, run, root = parse_model(target, store)
+    if run and using != "auto":
+        raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
+    if using not in KINDS:
+        target, run, using = f"{task}@{using}", using, "auto"
     own = _own_folder(task, data)
     pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
     if pair is not None:
@@ -85,7 +85,7 @@ def explain(
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":
-        notice("note: only a fusion mixes adapters: --using fusion explains one, if the task has one")
+        notice(f"note: only a fusion mixes adapters: --target {task} --using fusion explains one, if the task has one")
 
 
 def _by_name(target: str, data: tuple[Path, ...]) -> str:

@@ -190,6 +190,7 @@ def test_a_model_that_cannot_be_had_is_one_message(
         (folder, {"store": "empty"}, r"is in another store than empty: leave out store="),
         ("films", {"backbone": other}, r"no model of 'films' .* fits backbone '.*other'"),
         (f"films@{run}", {"backbone": other}, r"was trained on backbone '.*', whose weights are not those of"),
+        (f"films@{run}", {"using": "fusion"}, rf"target='films@{run}' names a run, so using='fusion' has no effect"),
         ("films", {"device": "tpu"}, r"device='tpu': give cpu, cuda or cuda:N"),
         ("films", {"device": "cuda:99"}, r"device='cuda:99': there is no such device here"),
         ("films", {"device": "meta"}, r"device='meta': there is no such device here"),
@@ -282,11 +283,11 @@ def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick
 
 def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
-    for target in ("films", f"films@{full.run}"):
+    for target, using in (("films", "adapter"), (f"films@{full.run}", "auto")):
         with pytest.raises(
             PipelineError, match=r"run .* of 'films'\) is not a fusion: only a fusion has shares of adapters"
         ):
-            opened(target, using="adapter", reports=workspace.reports).explain("the film is good")
+            opened(target, using=using, reports=workspace.reports).explain("the film is good")
     fuse("films", quick("fusion", epochs=1), workspace, seed=1)
     with pytest.raises(PipelineError, match="reads a single text"):
         opened(using="fusion").explain(("the film", "is good"))

@@ -176,10 +176,19 @@ def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[s
     for target in (["films", "--using", run], [f"films@{run}"]):
         assert main(["explain", "--target", *target, "--text", FILM, *places]) == 0
         captured = capsys.readouterr()
-        assert f"adapter films, run {run}" in captured.out and "--using fusion explains" in captured.err
+        assert f"adapter films, run {run}" in captured.out and "--target films --using fusion explains" in captured.err
     pair = ["--target", "pairs", "--using", "fusion", "--text", PAIR[0], "--text-b", PAIR[1]]
     assert main(["explain", *pair, *places]) == 0
     assert "change of score" in capsys.readouterr().out
+
+
+def test_an_artifact_that_is_gone_is_said_to_be_gone(shop: Shop, run: Command, tmp_path: Path) -> None:
+    record, places = shop.adapters["films"], ["--store", tmp_path / "store", "--reports", shop.workspace.reports]
+    shutil.copytree(shop.store, tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "adapters" / "films")
+    status, _, error = run("explain", "--target", "films", "--using", record.run, "--text", FILM, *places)
+    assert (status, "Traceback" in error) == (2, False)
+    assert f"error: the adapter of run {record.run} is not in {tmp_path / 'store'}: name the store that has it" in error
 
 
 def test_a_run_of_the_ledger_is_found_where_the_settings_file_says(
@@ -293,7 +302,8 @@ def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_
         (["--target", "pairs", "--text", "a"], "--text is 'a': task 'pairs' reads a pair of texts"),
         (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
         (["--target", "nope", "--text", "a"], "no model of 'nope'"),
-        (["--target", "films@a", "--using", "b", "--text", "a"], "each name a run: give one of them"),
+        (["--target", "films@a", "--using", "b", "--text", "a"], "each say which model: give one of them"),
+        (["--target", "films@a", "--using", "fusion", "--text", "a"], "each say which model: give one of them"),
         (["--target", "films", "--using", "fusio", "--text", "a"], "no run 'fusio'"),
     ],
 )
