@@ -18,6 +18,7 @@ from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.study import name_of_study
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
@@ -41,10 +42,11 @@ def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     write_overview(report, folder)
 
 
-def report(name: str, reports: Path, attention: str | None = None, runs: Sequence[str] | None = None) -> Path:
+def report(study: str, reports: Path, attention: str | None = None, runs: Sequence[str] | None = None) -> Path:
     """Write a study's report again without training.
 
     Args:
+        study: its name, or its TOML file.
         attention: a sentence, or two as ``"a ||| b"``, whose attention maps are drawn too.
         runs: the runs whose models are shown; by default each row's first run on the first target.
 
@@ -53,10 +55,10 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
     """
     if runs is not None and attention is None:
         raise PipelineError("--runs names the models whose attention is drawn: give --attention with it")
-    folder = reports / name
+    folder = reports / name_of_study(study)
     file = folder / "study.json"
     if not present(file):
-        raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {name} first")
+        raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {study} first")
     ledger = Ledger(reports)
     maps = maps_of(attention, runs, _result(file), ledger) if attention is not None else ()
     with locked(folder / ".lock"):

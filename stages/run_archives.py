@@ -17,6 +17,7 @@ from pipeline.records.ledger import RECORD_FILE, RUN_NAME, Ledger
 from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.records.studies import StudyResult
+from pipeline.settings.study import name_of_study
 from pipeline.system.atomic import clear_leftovers, file_json, write_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import PipelineError, shortened
@@ -62,6 +63,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     """Write the records of all finished runs, or of those of a study with all that they are built on.
 
     Args:
+        study: its name, or its TOML file.
         lean: without the predictions of the study's trials that no cell kept, which its report does not read.
 
     Raises:
@@ -69,7 +71,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     """
     if lean and study is None:
         raise PipelineError("--lean: leaves out trials of a study: name it with --study")
-    document = None if study is None else runs.reports / study / _STUDY
+    document = None if study is None else runs.reports / name_of_study(study) / _STUDY
     if document is None:
         wanted, missing, spare = set(runs.records), set[str](), set[str]()
     else:

@@ -131,7 +131,7 @@ def report(
     """Write a study's tables, figures and page again, without training.
 
     Args:
-        study: A study that compare has run.
+        study: A study that compare has run, by its name or TOML file.
         attention: Draw what the models attend to in a sentence, or in two as "a ||| b" (none).
         runs: The models to draw, such as RUN,RUN (the first run of each row on the first target).
     """

@@ -126,7 +126,8 @@ def runs_export(
 
     Args:
         file: The zip file to write.
-        study: Only the runs of this study and those that they are built on, with its study.json (all runs).
+        study: Only the runs of this study (name or TOML file) and those that they are built on, with its study.json
+            (all runs).
         lean: Without the predictions of unselected trials, which report does not need.
     """
     from stages.run_archives import export_runs

@@ -407,5 +407,10 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     return Study.parse({**values, **changes}, f"{where} with {flags}" if flags else where, known_tasks)
 
 
+def name_of_study(study: str) -> str:
+    """The name under which a study's results are kept; ``study`` is that name, or the TOML file of the study."""
+    return str(read_toml(Path(study)).get("name", Path(study).stem)) if study.endswith(".toml") else study
+
+
 def study_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.toml"))

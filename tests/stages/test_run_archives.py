@@ -288,6 +288,29 @@ def test_what_cannot_be_done_is_said(
     assert (status, why in capsys.readouterr().err) == (2, True)
 
 
+@pytest.mark.parametrize(("name", "text"), [("few.toml", ""), ("mine.toml", 'name = "few"\n')])
+def test_a_study_may_be_named_by_its_file(
+    name: str, text: str, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finish(reports, 1)
+    write_study(reports, run)
+    study = tmp_path / name
+    study.write_text(text)
+    assert export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.zip", str(study)).runs == (run,)
+    none = tmp_path / "none"
+    assert main(["report", f"--study={study}", f"--reports={none}"]) == 2
+    command = f"python -m pipeline compare --study {study}"
+    assert f"{none}/few/study.json: no such study here: run {command} first" in capsys.readouterr().err
+    study.unlink()
+    assert main(["report", f"--study={study}", f"--reports={reports}"]) == 2
+    assert f"{study}: no such file" in capsys.readouterr().err
+
+
+def test_a_sentence_to_draw_may_begin_with_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--study", "few", "--attention", "- a film", "--reports", str(tmp_path)]) == 2
+    assert "few/study.json: no such study here" in capsys.readouterr().err
+
+
 def test_the_verbs_say_what_they_did(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, other = finish(reports, 1), tmp_path / "other"
     write_study(reports, run)
