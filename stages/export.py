@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from pipeline.data.load import has_rows, load_split
+from pipeline.data.tasks import Task
 from pipeline.exporting import hub
 from pipeline.exporting.card import Checked, Scores, Written, write_card
 from pipeline.exporting.check import Answers, check, compare
@@ -19,6 +20,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
+from pipeline.runs.seen import trained_before
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json
 from pipeline.system.errors import PipelineError
@@ -194,12 +196,21 @@ def _restored(target: Target) -> Trained:
 
 def _scores(target: Target) -> Scores:
     """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
-    task, record = target.task.name, target.workspace.ledger.find(target.run)
+    task, workspace = target.task.name, target.workspace
+    record = workspace.ledger.find(target.run)
     if record is not None:
-        scores = Scores.of_record(record, task, _learned_before(record, target.workspace.ledger))
-        return replace(scores, train_rows=_trained_rows(record, task, target.workspace.ledger))
-    assert isinstance(target.trained, Artifact)
-    return Scores.of_manifest(target.trained.manifest)
+        rows = _trained_rows(record, task, workspace.ledger)
+        scores = replace(Scores.of_record(record, task), train_rows=rows)
+    else:
+        assert isinstance(target.trained, Artifact)
+        scores = Scores.of_manifest(target.trained.manifest)
+    before = trained_before(target.run, workspace)
+    scores = replace(scores, before=tuple(name for name in before if name not in (task, *scores.beside)))
+    others = list[Task]()
+    for name in scores.other_tasks:
+        with suppress(PipelineError):  # its description is not at hand: the card has its name alone
+            others.append(workspace.task(name))
+    return replace(scores, others=tuple(others))
 
 
 def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
@@ -210,15 +221,6 @@ def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
             return None
         record = before
     return record.score(task).train_rows
-
-
-def _learned_before(record: RunRecord | None, ledger: Ledger) -> tuple[str, ...]:
-    """The tasks of the adapters that an adapter started as, and those as others, as far as the ledger knows them."""
-    tasks: tuple[str, ...] = ()
-    while record is not None and record.kind == "adapter" and record.started_from is not None:
-        tasks = (record.started_from.task, *tasks)
-        record = ledger.find(record.started_from.run)
-    return tasks
 
 
 def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:

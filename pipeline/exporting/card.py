@@ -1,12 +1,13 @@
 """The model card of an export: README.md with the Hub's metadata, scores, data, limits, licence and how to load it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from pipeline.data.tasks import Metric
+from pipeline.data.tasks import Metric, Task
 from pipeline.exporting.check import Agreement
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.records.run_record import RunRecord
@@ -18,7 +19,7 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Scores:
-    """What a run scored, and on which rows; None: not recorded."""
+    """What a run scored, on which rows, and what it was trained on; None: not recorded."""
 
     metric: Metric
     seed: int
@@ -30,11 +31,16 @@ class Scores:
     dev_in_train: int | None = None
     test_in_train: int | None = None
     added: tuple[str, ...] = ()
+    """Tasks whose rows were among the training rows."""
+    beside: tuple[str, ...] = ()
+    """Tasks that the model was trained on at the same time."""
     before: tuple[str, ...] = ()
-    """Tasks that the adapter was trained on before, the first one first."""
+    """Tasks that what the model builds on was trained on, the first one first."""
+    others: tuple[Task, ...] = ()
+    """Those of all these tasks whose description is at hand."""
 
     @classmethod
-    def of_record(cls, record: RunRecord, task: str, before: tuple[str, ...] = ()) -> Self:
+    def of_record(cls, record: RunRecord, task: str) -> Self:
         score = record.score(task)
         return cls(
             metric=score.metric,
@@ -47,12 +53,18 @@ class Scores:
             dev_in_train=score.dev_in_train,
             test_in_train=score.test_in_train,
             added=tuple(score.added),
-            before=before,
+            beside=tuple(name for name in record.trained_on if name != task),
         )
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> Self:
-        return cls(manifest.metric, manifest.seed, manifest.dev)
+        added = tuple(extra.task for extra in manifest.recipe.extra)
+        return cls(manifest.metric, manifest.seed, manifest.dev, manifest.dev_rows, added=added)
+
+    @property
+    def other_tasks(self) -> tuple[str, ...]:
+        """The tasks beside its own that it learned from."""
+        return tuple(dict.fromkeys((*self.before, *self.beside, *self.added)))
 
     @property
     def scored(self) -> tuple[str, float]:
@@ -113,7 +125,7 @@ def write_card(
         "## Limits",
         "\n".join(f"- {sentence}" for sentence in _limits(trained, written, checked)),
         "## Licence",
-        _licence(trained, licence),
+        _licence(trained, scores, licence),
     ]
     write_text(folder / CARD, "\n\n".join(part for part in parts if part) + "\n")
 
@@ -142,7 +154,7 @@ def _metadata(trained: Trained, written: Written, scores: Scores, licence: str |
         license=licence,
         library_name=written.library,
         base_model=None if trained.backbone.is_folder else trained.backbone.name,
-        datasets=[task.hub.dataset] if task.hub else None,
+        datasets=list(dict.fromkeys(each.hub.dataset for each in (task, *scores.others) if each.hub)) or None,
         metrics=[scores.metric],
         pipeline_tag="text-classification",
         tags=["adapter-fusion", trained.kind],
@@ -204,11 +216,16 @@ def _data(trained: Trained, scores: Scores) -> list[str]:
     lines = [f"`{task.name}`{published}: {size}."]
     if scores.added:
         lines.append(f"Rows of other tasks were added: {', '.join(scores.added)}.")
-    if scores.before:
-        lines.append(f"Before that, the adapter was trained on {', '.join(f'`{name}`' for name in scores.before)}.")
-    if trained.adapters:
-        sources = ", ".join(f"`{each.manifest.task}`" for each in trained.adapters)
-        lines.append(f"The fused adapters were trained on {sources}.")
+    if scores.beside:
+        lines.append(f"The model was trained on {_code(scores.beside)} at the same time.")
+    sources = [each.manifest.task for each in trained.adapters]
+    if sources:
+        lines.append(f"The fused adapters were trained on {_code(sources)}.")
+    if before := [name for name in scores.before if name not in sources]:
+        subject = (
+            "these adapters were" if sources else "the adapter was" if trained.kind == "adapter" else "the model was"
+        )
+        lines.append(f"Before that, {subject} trained on {_code(before)}.")
     overlaps = [
         f"{count} {split} rows have a text that is also in the training rows"
         for split, count in (("dev", scores.dev_in_train), ("held-out", scores.test_in_train))
@@ -231,10 +248,15 @@ def _limits(trained: Trained, written: Written, checked: Checked) -> list[str]:
     return [*limits, *written.notes, "Checked on " + " ".join(checked.sentences())]
 
 
-def _licence(trained: Trained, licence: str | None) -> str:
+def _licence(trained: Trained, scores: Scores, licence: str | None) -> str:
     own = f"`{licence}`." if licence else "Not stated by whoever exported this model."
-    terms = f" Of the data of `{trained.task.name}`: {trained.task.terms}." if trained.task.terms else ""
+    known = [task for task in (trained.task, *scores.others) if task.terms]
+    terms = "".join(f" Of the data of `{task.name}`: {task.terms}." for task in known)
     return f"{own}{terms} The terms of the encoder and of the data apply too."
+
+
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _count(number: int | None) -> str:

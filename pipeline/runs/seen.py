@@ -43,6 +43,17 @@ def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[
     return () if kept is None else _built_on(kept, workspace)
 
 
+def trained_before(run: str, workspace: Workspace) -> tuple[str, ...]:
+    """The tasks whose rows the models that ``run`` builds on were trained on, each once, the first to be trained first.
+
+    What is not at hand is left out: of a run whose record is gone, all but its own task.
+    """
+    problems = list[str]()  # the commands that need what cannot be read name it
+    lessons = list(_lessons(sources_of(run, workspace, problems), workspace, problems))
+    tasks = (task for each in reversed(lessons) for task in (each.task, *(extra.task for extra in each.extra)))
+    return tuple(dict.fromkeys(tasks))
+
+
 def sources_seen(
     rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task, problems: list[str]
 ) -> dict[str, np.ndarray | None]:

@@ -28,8 +28,9 @@ from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import Format, export, format_of
 from stages.extract import extract
+from stages.fuse import fuse
 from stages.prune import prune
-from tests.runs import single_run
+from tests.runs import joint_run, single_run
 from tests.stages.conftest import Shop
 
 Command = Callable[..., tuple[int, str, str]]
@@ -113,7 +114,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
     export("films", tmp_path / "two", apart, format_of("adapterhub"), using="adapter")
     text = (tmp_path / "two" / "README.md").read_text()
-    assert f"| dev | not recorded | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
+    assert f"| dev | 40 | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
 
 
 def test_the_card_of_a_pruned_fusion_has_the_rows_that_the_whole_one_was_trained_on(shop: Shop, tmp_path: Path) -> None:
@@ -153,6 +154,45 @@ def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
     export("films", tmp_path / "films", workspace, format_of("adapterhub"), using="adapter")
     text = (tmp_path / "films" / "README.md").read_text()
     assert "Before that, the adapter was trained on `pairs`, `meals`." in text
+
+
+def test_the_card_names_the_data_and_terms_of_all_tasks_that_a_model_was_trained_on(
+    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    assert workspace.data is not None
+    data = shutil.copytree(workspace.data, tmp_path / "own")
+    for name in ("meals", "films"):
+        file = data / name / "task.toml"
+        file.write_text(f'{file.read_text()}\nterms = "as {name} asks"\n')
+    place, recipe = dataclasses.replace(workspace, data=data), quick("full", epochs=1)
+    first = single_run(place, "full", "meals", recipe, 1).get()
+    second = single_run(place, "sequential", "pairs", recipe, 1, start=first, keep_weights=True).get()
+    third = single_run(place, "sequential", "films", recipe, 1, start=second, keep_weights=True).get()
+    tasks = ["films", "meals"]
+    joint = joint_run(
+        place, tasks, dict.fromkeys(tasks, recipe), limits=dict.fromkeys(tasks), seed=1, keep_weights=True
+    ).get()
+    for record, sentence in (
+        (third, "Before that, the model was trained on `meals`, `pairs`."),
+        (joint, "The model was trained on `meals` at the same time."),
+    ):
+        export("films", tmp_path / record.kind, place, format_of("adapterhub"), using=record.run)
+        text = (tmp_path / record.kind / "README.md").read_text()
+        assert sentence in text
+        assert "Of the data of `films`: as films asks. Of the data of `meals`: as meals asks. The terms of" in text
+
+
+def test_the_card_of_a_fusion_names_what_its_adapters_were_trained_on_before(
+    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract("pairs", quick("adapter", epochs=1), workspace, seed=0)
+    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_: "pairs")
+    extract("meals", quick("adapter", epochs=1), workspace, seed=0, start_from="pairs")
+    extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    fuse("films", quick("fusion", fusion="standard", epochs=1), workspace, seed=0, sources="films,meals")
+    export("films", tmp_path / "films", workspace, format_of("adapterhub"), using="fusion")
+    text = (tmp_path / "films" / "README.md").read_text()
+    assert "Before that, these adapters were trained on `pairs`." in text
 
 
 def test_a_full_model_of_the_ledger(
