@@ -156,7 +156,7 @@ class Runs:
         ours, theirs = self.named(run), self.named(reference)
         if ours.run == theirs.run:
             raise PipelineError(f"runs compare: {run} twice: name two runs")
-        first, second = _settings(ours), _settings(theirs)
+        first, second = _all_settings(ours), _all_settings(theirs)
         keys = dict.fromkeys((*first, *second))
         differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
         shared = [task for task in ours.scores if task in theirs.scores]
@@ -376,7 +376,7 @@ def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:
     return (point for place, point in enumerate(curve) if place in places or point.epoch == best)
 
 
-def _settings(record: RunRecord) -> dict[str, Any]:
+def _all_settings(record: RunRecord) -> dict[str, Any]:
     """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
     settings: dict[str, Any] = {
         "kind": record.kind,

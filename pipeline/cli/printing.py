@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
 
@@ -242,8 +243,8 @@ def _dev_rows(record: RunRecord) -> str:
 
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
-    """Of each run the settings, none at its default, that not all listed runs of its kind and task have."""
-    settings = [_settings(record) for record in records]
+    """Of each run what was chosen for it, and not for all listed runs of its kind and task."""
+    settings = [_chosen(record, sources) for record, sources in zip(records, _sources(records), strict=True)]
     groups = [(record.kind, record.task) for record in records]
     sizes, known = Counter(groups), Counter[tuple[Any, ...]]()
     for group, own in zip(groups, settings, strict=True):
@@ -254,14 +255,37 @@ def _differences(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _settings(record: RunRecord) -> dict[str, str]:
-    """What was chosen for a run: its limit, what it is built on, and what of its recipe is not at its default."""
-    task = record.trained_on[0]
-    recipe = record.described(task).get("recipe", {})
-    limit, sources = record.score(task).limit, "+".join(source.task for source in record.sources)
-    started = record.anchor if record.anchor is not None and record.anchor != task else None
-    settings = {"limit": limit, "sources": sources, "started as": started, **recipe}
+def _sources(records: Sequence[RunRecord]) -> list[str]:
+    """The tasks that each run is built on; as TASK@RUN where runs of one kind, task and seed took different runs."""
+    keys = [
+        (record.kind, record.task, record.seed, tuple(source.task for source in record.sources)) for record in records
+    ]
+    taken = defaultdict[Any, set[tuple[str, ...]]](set)
+    runs = [tuple(f"{source.task}@{source.run}" for source in record.sources) for record in records]
+    for key, own in zip(keys, runs, strict=True):
+        taken[key].add(own)
+    return ["+".join(own if len(taken[key]) > 1 else key[-1]) for key, own in zip(keys, runs, strict=True)]
+
+
+def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
+    """What was chosen for a run: backbone, rows, what it is built on, and what of its recipe is not at its default."""
+    recipe = record.described(record.trained_on[0]).get("recipe", {})
+    settings = {
+        "backbone": f"{backbone_text(record.backbone)} ({(record.backbone_weights or '')[:8]})",
+        "limit": record.own.limit,
+        "training rows": "+".join(_train_rows(record, task) for task in record.trained_on),
+        "sources": sources,
+        "started as": record.anchor if record.anchor != record.trained_on[0] else None,
+        **recipe,
+    }
     return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
+
+
+def _train_rows(record: RunRecord, task: str) -> str:
+    """How many, and of a whole split which: a sample differs from seed to seed."""
+    score, marks = record.score(task), record.fingerprints(task)
+    which = f" ({str(marks['train'])[:8]})" if score.limit is None and "train" in marks else ""
+    return f"{score.train_rows:,}{which}"
 
 
 def print_described_run(description: RunDescription, as_json: bool) -> None:

@@ -163,6 +163,53 @@ def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger:
     assert "2026-01-01 12:00" in rows[FIRST]
 
 
+def with_data(train: str, weights: str = "dd") -> dict[str, Any]:
+    """The identity of a run on training rows with this fingerprint, and a backbone of these weights."""
+    tasks = {"sst": {"meaning": {}, "data": {"train": train, "dev": "bb"}}}
+    return {**IDENTITY, "tasks": tasks, "backbone": {"weights": weights}}
+
+
+def sources(*runs: str) -> tuple[SourceRun, ...]:
+    return tuple(SourceRun(task=task, run=run, digest="cc") for task, run in zip(("sst", "sts"), runs, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({}, {}, ("", "")),
+        (  # as with --drop-overlap or --without-rows-of
+            {"identity": with_data("a" * 64)},
+            {"identity": with_data("e" * 64), "scores": {"sst": OWN.model_copy(update={"train_rows": 9})}},
+            ("training rows 10 (aaaaaaaa)", "training rows 9 (eeeeeeee)"),
+        ),
+        (  # what a sample holds goes with the seed, which has a column of its own
+            {"identity": with_data("a"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}},
+            {"identity": with_data("e"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}, "seed": 2},
+            ("", ""),
+        ),
+        (
+            {"backbone": "/models/mini", "identity": with_data("a", "1" * 64)},
+            {"backbone": "bert-base", "identity": with_data("a", "2" * 64)},
+            ("backbone mini (11111111)", "backbone bert-base (22222222)"),
+        ),
+        ({"sources": sources(FIRST)}, {"sources": sources(FIRST, ALONE)}, ("sources sst", "sources sst+sts")),
+        (
+            {"sources": sources(FIRST, ALONE)},
+            {"sources": sources(SECOND, ALONE)},
+            (f"sources sst@{FIRST}+sts@{ALONE}", f"sources sst@{SECOND}+sts@{ALONE}"),
+        ),
+        ({"sources": sources(FIRST)}, {"sources": sources(SECOND), "seed": 2}, ("", "")),
+    ],
+)
+def test_a_list_says_whether_runs_differ_in_rows_backbone_or_sources(
+    one: dict[str, Any], other: dict[str, Any], expected: tuple[str, str], tmp_path: Path, verb: Run, ledger: Ledger
+) -> None:
+    for run, changes in (("8" * 12, one), ("9" * 12, other)):
+        ledger.finish(record(run, kind="merge", **{"sources": (), **changes}), CURVE, {"sst": answers(1)})
+    status, (head, *lines), _ = verb("runs", "list", "--kind", "merge")
+    assert (status, tuple(line[head.index("differs in") :] for line in lines)) == (0, expected)
+
+
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
     need_all(tmp_path)
     status, out, _ = verb("runs", "show", SECOND, "--json")
