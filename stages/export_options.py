@@ -1,11 +1,11 @@
 """Mistakes in the options of ``export``; imports no model, so that they are reported before the libraries load."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pipeline.exporting import hub
-from pipeline.exporting.trained import TASK_FILE
+from pipeline.exporting.trained import TASK_FILE, files_in
 from pipeline.system.errors import PipelineError, shortened, writing
 from pipeline.system.reading import read_json
 from stages.kept_models import find_model
@@ -24,22 +24,14 @@ def check_place(folder: Path) -> None:
     with writing(folder):
         if folder.exists() and not folder.is_dir():
             raise PipelineError(f"--output {folder}: this is a file: name a folder")
-        earlier = _files_of_export(folder / TASK_FILE)
+        earlier = list[str]()
+        with suppress(PipelineError):  # it is missing, or no file of ours
+            earlier = files_in(read_json(folder / TASK_FILE, ""))
         if (other := next((name for name in names_in(folder) if name not in earlier), None)) is not None:
             raise PipelineError(
                 f"--output {folder}: holds {shortened(other)}, which no export wrote and a new one would delete: name a"
                 " new folder"
             )
-
-
-def _files_of_export(task_file: Path) -> list[Any]:
-    """The names that an export listed in its ``task_file``; none where that is another file or missing."""
-    try:
-        described = read_json(task_file, "")
-    except PipelineError:
-        return []
-    files = described.get("files") if isinstance(described, dict) else None
-    return files if isinstance(files, list) else []
 
 
 def names_in(folder: Path) -> Iterator[str]:

@@ -121,6 +121,7 @@ def print_export(exported: Export, as_json: bool) -> None:
             lines.append(f"uploaded to {exported.published.address}")
         else:
             lines += [f"would be uploaded to {exported.published.address}, a private repository if it is new:", *files]
+            lines.append("files of an earlier export there that this one lacks would be deleted")
             lines.append("nothing was uploaded: give --yes to do it")
     print_result(lines, exported.summary(), as_json)
 

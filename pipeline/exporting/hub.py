@@ -1,13 +1,16 @@
 """Publish an export on the Hugging Face Hub."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub import HfApi, constants, hf_hub_url
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
 
+from pipeline.exporting.trained import TASK_FILE, files_in
 from pipeline.system.errors import PipelineError, shortened
 
 
@@ -35,14 +38,31 @@ def address_of(name: str) -> str:
 def push(folder: Path, name: str) -> str:
     """Upload an export into the repository ``name``, which is made private if there is none; returns its address.
 
+    Files of an earlier export there that this one lacks are deleted in the same commit; other files stay.
+
     Raises:
         PipelineError: no token, no right to write there, or the Hub cannot be reached.
     """
     api = HfApi()
     with _hub(name):
         address = api.create_repo(name, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload an exported model")
+        written = {file for file, _ in files_of(folder)}
+        outdated = [escape(file) for file in _earlier_files(name) if file not in written]
+        message = "Upload an exported model"
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=outdated or None)
     return str(address)
+
+
+def _earlier_files(name: str) -> list[str]:
+    """The files of the export that the repository holds; none where it holds no export."""
+    answer = get_session().get(
+        hf_hub_url(name, TASK_FILE), headers=build_hf_headers(), timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+    )
+    try:
+        hf_raise_for_status(answer)
+        return files_in(json.loads(answer.content))
+    except (EntryNotFoundError, ValueError):  # it has no such file, or not one of ours
+        return []
 
 
 @contextmanager

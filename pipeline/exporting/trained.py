@@ -22,6 +22,12 @@ Texts = Sequence[tuple[str, ...]]
 """Rows of one text, or of two for a task of pairs."""
 
 
+def files_in(described: object) -> list[str]:
+    """The names of its files that an export listed in what its :data:`TASK_FILE` holds; none of another file's."""
+    files = described.get("files") if isinstance(described, dict) else None
+    return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
+
+
 @dataclass(frozen=True)
 class Trained:
     """A restored model on the CPU, in fp32 and in evaluation mode.
