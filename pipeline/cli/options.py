@@ -130,7 +130,7 @@ class Running:
     dev_limit: int | None = None
     "Select on only N rows of dev; score at most N test rows, unless held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
-    "Drop training rows whose text also occurs in dev."
+    "Drop training rows whose text also occurs in dev, or in test where that is scored."
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None
     "Log settings and curve: tensorboard, in the run's folder; mlflow, in <reports>/mlruns; wandb (off)."
     checkpoint_seconds: float = 60.0

@@ -123,7 +123,7 @@ class TaskData:
                 raise PipelineError(f"{option} {size} leaves a single class of task '{task.name}': raise it")
             return chosen
 
-        train, dev = part(self.train, limit, seed, "--limit"), part(self.dev, dev_limit, DEV_SEED, "--dev-limit")
+        train, dev = part(self.train, limit, seed, "a limit of"), part(self.dev, dev_limit, DEV_SEED, "--dev-limit")
         test = None if self.test is None else part(self.test, test_limit, DEV_SEED, "--dev-limit")
         return replace(self, train=train, dev=dev, test=test, whole=self)
 

@@ -293,7 +293,7 @@ def test_a_limit_below_one_is_refused(limit: int, uneven: Path) -> None:
 
 
 def test_a_limit_that_leaves_one_class_is_refused(uneven: Path) -> None:
-    assert "--limit 1 leaves a single class of task 'mood'" in problem(uneven, THREE, limit=1)
+    assert "a limit of 1 leaves a single class of task 'mood'" in problem(uneven, THREE, limit=1)
 
 
 def test_a_task_without_dev_holds_out_a_share_of_train_that_no_seed_and_no_limit_changes(tmp_path: Path) -> None:
