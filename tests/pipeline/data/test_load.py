@@ -321,7 +321,8 @@ def test_nothing_is_held_out_of_train_where_there_is_a_dev_file(tmp_path: Path) 
 
 def test_a_task_without_dev_that_is_too_small_to_share_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "mood", {"train": labelled({0: 1, 1: 1})})
-    assert "mood" in problem(tmp_path, task(files={"dev_fraction": 0.9}))
+    message = problem(tmp_path, task(files={"dev_fraction": 0.9}))
+    assert "task 'mood': dev_fraction 0.9 of 2 rows leaves 0 to train on and 2 for dev" in message
 
 
 def test_a_share_of_train_with_a_single_class_is_refused(tmp_path: Path) -> None:
@@ -345,14 +346,16 @@ def test_rows_in_both_splits_are_counted_and_dropped_from_train_alone_when_asked
 def test_dropping_every_training_row_is_refused(tmp_path: Path) -> None:
     rows = labelled({0: 3, 1: 3})
     write(tmp_path, "mood", {"train": rows, "dev": rows})
-    assert "mood" in problem(tmp_path, task(), drop_overlap=True)
+    message = problem(tmp_path, task(), drop_overlap=True)
+    assert "occur in dev or test of 'mood', 0 training rows are left, too few" in message
 
 
 def test_dropping_down_to_a_single_class_is_refused(tmp_path: Path) -> None:
     rows = labelled({0: 3, 1: 3})
     new = pd.DataFrame({"id": [99], "text": ["new"], "label": [1]})
     write(tmp_path, "mood", {"train": rows, "dev": pd.concat([rows[rows["label"] == 0], new])})
-    assert "mood" in problem(tmp_path, task(), drop_overlap=True)
+    message = problem(tmp_path, task(), drop_overlap=True)
+    assert "occur in dev or test of 'mood', 3 training rows are left, too few" in message
 
 
 def test_a_row_that_two_tasks_hold_out_counts_for_the_first(tmp_path: Path) -> None:
