@@ -60,6 +60,7 @@ _ONLY: dict[str, tuple[tuple[Method, ...], str]] = {
     "after": (("multitask",), "only joint training (multitask) can start after other tasks"),
     "members": (("ensemble",), "only an ensemble has members: of names one row"),
     "most": (("ensemble",), "only an ensemble has members"),
+    "rule": (("ensemble",), "only an ensemble joins predictions"),
 }
 """The keys of a row that some methods have, and why no other does."""
 
@@ -183,7 +184,7 @@ class Row(BaseModel):
 
     def _key_mistakes(self) -> Iterator[str]:
         for key, (methods, why) in _ONLY.items():
-            if getattr(self, key) and self.method not in methods:
+            if getattr(self, key) != type(self).model_fields[key].default and self.method not in methods:
                 yield f"{key}: {why}, not {self.method}"
         for key, before in (("order", self.order), ("through", self.through)):
             if before is not None and self.sources is not None:

@@ -404,7 +404,7 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
-    flags = ", ".join(f"--{key.replace('_', '-')}" for key in overrides)
+    flags = ", ".join(f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items())
     return Study.parse({**values, **changes}, f"{where} with {flags}" if flags else where, known_tasks)
 
 

@@ -282,6 +282,15 @@ def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> N
     assert "seeds: 1 is listed twice (got [1, 1])" in message
 
 
+@pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
+def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\ncolour = 1\n')
+    with pytest.raises(PipelineError) as caught:
+        read_study(str(file), STUDIES, {"dev_limit": 9, "curve": curve})
+    assert str(caught.value).startswith(f"{file} with --dev-limit, {flag}: 1 problem\n")
+
+
 def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
@@ -554,6 +563,13 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a sequential reference": (
         {"methods": ["full", "sequential"], "reference": "sequential"},
         ["reference: 'sequential' must be one of the methods, and not sequential"],
+    ),
+    "a rule for members of a row that has none": (
+        {"rows": {"full": {"rule": "vote", "most": 3}, "adapter": {"rule": "mean"}}},
+        [
+            "rows.full.rule: only an ensemble joins predictions, not full",
+            "rows.full.most: only an ensemble has members, not full",
+        ],
     ),
     "what a method would replace without a word": (
         {
