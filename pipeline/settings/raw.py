@@ -1,8 +1,7 @@
 """Raw values of a study before validation: rows written out, and mistakes in recipes and names of tasks."""
 
-import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -71,16 +70,16 @@ def _over(base: Any, row: Table) -> Table:
     return {**copied, **row}
 
 
-def expand_grids(values: Table) -> tuple[Table, list[str]]:
-    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells, and what is wrong.
+def expand_grids(values: Table) -> tuple[Table, dict[str, tuple[str, ...]], list[str]]:
+    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; their names; and what is wrong.
 
     ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
-    fastest, each titled by its values. Where ``methods`` or ``curve.methods`` name the row, they name all its cells. A
-    list in ``published`` gives each cell its name, or an empty text for none.
+    fastest, each titled by its values. Where ``methods``, ``curve.methods`` or the members of an ensemble name the row,
+    they name all its cells. A list in ``published`` gives each cell its name, or an empty text for none.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
-        return values, []
+        return values, {}, []
     cells_of: dict[str, Table] = {}
     problems: list[str] = []
     for name, row in rows.items():
@@ -93,17 +92,17 @@ def expand_grids(values: Table) -> tuple[Table, list[str]]:
             problems += mistakes + [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
     expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
 
-    def with_cells(part: Any) -> Any:
-        if not isinstance(part, dict) or not isinstance(part.get("methods"), list | tuple):
-            return part
-        cells = [list(cells_of.get(name, [name])) if isinstance(name, str) else [name] for name in part["methods"]]
-        return {**part, "methods": list(itertools.chain(*cells))}
+    def cells(names: Sequence[Any]) -> list[Any]:
+        return [cell for name in names for cell in (cells_of.get(name, [name]) if isinstance(name, str) else [name])]
 
-    for name, own in expanded.items():
-        if isinstance(own, dict) and isinstance(own.get("of"), list | tuple):
-            members = [list(cells_of.get(one, [one])) if isinstance(one, str) else [one] for one in own["of"]]
-            expanded[name] = {**own, "of": list(itertools.chain(*members))}
-    return {**with_cells(values), "rows": expanded, "curve": with_cells(values.get("curve"))}, problems
+    def with_cells(part: Any, *keys: str) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {**part, **{key: cells(part[key]) for key in keys if isinstance(part.get(key), list | tuple)}}
+
+    expanded = {name: with_cells(row, "of", "members") for name, row in expanded.items()}
+    whole = {**with_cells(values, "methods"), "rows": expanded, "curve": with_cells(values.get("curve"), "methods")}
+    return whole, {name: tuple(own) for name, own in cells_of.items()}, problems
 
 
 def _grid_mistakes(where: str, row: Table) -> list[str]:

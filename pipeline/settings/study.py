@@ -98,7 +98,7 @@ class Study(BaseModel):
             name_of: gives every task its new name.
         """
         values, bases, wrong_likes = expand_likes(values)
-        values, wrong_grids = expand_grids(values)
+        values, grids, wrong_grids = expand_grids(values)
         problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
         if "reference" not in values:
             values = {**values, "reference": _usual_reference(values)}
@@ -108,7 +108,7 @@ class Study(BaseModel):
             raise_all(where, validation_problems(error) + problems)
             raise
         if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
-            problems += study._mistakes()
+            problems += [*study._grids_named(grids)] or study._mistakes()
             no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
             problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
         raise_all(where, problems)
@@ -137,6 +137,19 @@ class Study(BaseModel):
             *(each for name in dict.fromkeys((*known, *taken_in)) for each in self._without_partners(name)),
             *self._nothing_to_run(known),
         ]
+
+    def _grids_named(self, grids: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        """Keys that name one of the ``grids``, which have these cells, where they need one row."""
+        named = [("reference", self.reference)]
+        for name in dict.fromkeys((*self.rows, *self.methods)):
+            if name in self.rows or name in TRAITS:
+                row = self.row(name)
+                bases = {"of": (row.of,), "own": row.own, "variant_of": (row.variant_of,)}
+                named += [(f"rows.{name}.{key}", base) for key, names in bases.items() for base in names if base]
+        for key, name in named:
+            if name in grids:
+                cells = " to ".join(dict.fromkeys((grids[name][0], grids[name][-1])))
+                yield f"{key}: '{name}' is a grid ({cells}): name one of its rows, or write tune instead of grid"
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))

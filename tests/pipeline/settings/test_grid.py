@@ -70,6 +70,49 @@ def test_a_row_called_like_a_method_may_have_a_grid() -> None:
     assert [study.row(name).method for name in study.methods] == ["full", "full"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "changes", "key"),
+    [
+        ({"fusion": {"of": "adapter"}}, {}, "rows.fusion.of: 'adapter'"),
+        ({"other": {"method": "adapter", "of": "adapter"}}, {}, "rows.other.of: 'adapter'"),
+        ({"fusion": {"of": "plain", "own": ["plain", "adapter"]}}, {}, "rows.fusion.own: 'adapter'"),
+        ({"merge": {}}, {"methods": ["merge"]}, "rows.merge.of: 'adapter'"),
+        ({}, {"methods": ["full", "fusion"]}, "rows.fusion.of: 'adapter'"),
+        ({}, {"reference": "adapter"}, "reference: 'adapter'"),
+    ],
+)
+def test_a_grid_cannot_stand_for_one_row(rows: dict[str, Any], changes: dict[str, Any], key: str) -> None:
+    rows = rows | {"plain": {"method": "adapter"}, "adapter": {"grid": {"bottleneck": [8, 16]}}}
+    with pytest.raises(PipelineError) as caught:
+        parse({}, rows=rows, **{"methods": ["full", "adapter"], "targets": ["sst", "sts"]} | changes)
+    assert str(caught.value).splitlines() == [
+        "small.toml: 1 problem",
+        f"  {key} is a grid (adapter-1 to adapter-2): name one of its rows, or write tune instead of grid",
+    ]
+
+
+def test_a_row_built_on_one_of_a_grid_has_its_recipe() -> None:
+    rows = {
+        "adapter": {"recipe": {"adapter": "pfeiffer", "epochs": 9}, "grid": {"bottleneck": [8, 16]}},
+        "fusion": {"of": "adapter-2"},
+        "read": {"method": "fusion", "of": "adapter-1", "variant_of": "forms-2"},
+        "forms": {"method": "fusion", "of": "adapter-1", "grid": {"fusion": ["standard", "anchored"]}},
+    }
+    methods = ["full", "adapter", *list(rows)[1:]]
+    study = parse({}, rows=rows, methods=methods, targets=["sst", "sts"], reference="adapter-1")
+    recipe = study.recipe_for(study.row("fusion").of or "", "sts")
+    assert (recipe.adapter.kind, recipe.bottleneck.width, recipe.epochs) == ("pfeiffer", 16, 9)
+    with pytest.raises(PipelineError, match="rows.read.variant_of: 'forms' is a grid"):
+        parse({}, rows={**rows, "read": {**rows["read"], "variant_of": "forms"}}, targets=["sst", "sts"])
+
+
+@pytest.mark.parametrize("key", ["of", "members"])
+def test_of_a_grid_an_ensemble_joins_all_rows(key: str) -> None:
+    rows = {"full": {"grid": {"epochs": [2, 4]}}, "all": {"method": "ensemble", key: ["full", "frozen"]}}
+    study = parse({}, rows=rows, methods=["frozen", "all"], scoring="half")
+    assert study.row("all").members == ("full-1", "full-2", "frozen")
+
+
 def test_a_bad_grid_does_not_make_its_row_unknown() -> None:
     with pytest.raises(PipelineError, match="1 problem\n"):
         parse({"grid": {}})
