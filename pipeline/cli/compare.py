@@ -74,6 +74,7 @@ def compare(
     """
     chosen = find_study(
         study,
+        training.values(),
         targets=names_in(targets),
         sources=names_in(sources),
         seeds=numbers_in(seeds, "--seeds"),
@@ -85,7 +86,7 @@ def compare(
         scoring=scoring,
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
-    ).with_recipe(**training.values())
+    )
     running.check()
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)

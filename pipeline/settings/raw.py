@@ -1,12 +1,12 @@
 """Raw values of a study before validation: rows written out, and mistakes in recipes and names of tasks."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipeline.settings.grid import point_text, points
-from pipeline.settings.recipe import Recipe, has_key, layered, table
+from pipeline.settings.recipe import Recipe, has_key, layered, table, without
 from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import shortened
 
@@ -70,17 +70,54 @@ def _over(base: Any, row: Table) -> Table:
     return {**copied, **row}
 
 
-def expand_grids(values: Table) -> tuple[Table, dict[str, tuple[str, ...]], list[str]]:
-    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; their names; and what is wrong.
+def override_recipes(values: Table, given: Mapping[str, Any]) -> Table:
+    """The values with ``given``, :func:`layered`, in place of what any recipe says of the same keys; none is tuned.
+
+    Grids are left: :func:`expand_grids` writes their values into recipes of their own.
+    """
+    if not given:
+        return values
+
+    def over(recipe: Any) -> Any:
+        return layered(recipe, given) if isinstance(recipe, dict) else recipe
+
+    def rest(recipe: Any) -> Any:
+        return without(recipe, given) if isinstance(recipe, dict) else recipe
+
+    def rests(recipes: Any) -> Any:
+        return {name: rest(recipe) for name, recipe in recipes.items()} if isinstance(recipes, dict) else recipes
+
+    def row(part: Any) -> Any:
+        return _changed(part, {"recipe": rest, "tasks": rests, "tune": rest})
+
+    def rows(named: Any) -> Any:
+        return {name: row(part) for name, part in named.items()} if isinstance(named, dict) else named
+
+    whole = {"recipe": over, "tasks": rests, "tune": rests, "rows": rows, "curve": row}
+    return table(_changed({"recipe": {}, **values}, whole))
+
+
+def _changed(part: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """A table with ``changes`` of the keys that it has; anything else as it is, since validation reports it."""
+    if not isinstance(part, dict):
+        return part
+    return {key: changes[key](value) if key in changes else value for key, value in part.items()}
+
+
+def expand_grids(values: Table) -> tuple[Table, dict[str, dict[str, Table]], list[str]]:
+    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; these; and what is wrong.
 
     ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
     fastest, each titled by its values. Where ``methods``, ``curve.methods`` or the members of an ensemble name the row,
     they name all its cells. A list in ``published`` gives each cell its name, or an empty text for none.
+
+    The cells of each grid are returned with their values of its keys.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
         return values, {}, []
     cells_of: dict[str, Table] = {}
+    grids: dict[str, dict[str, Table]] = {}
     problems: list[str] = []
     for name, row in rows.items():
         if isinstance(row, dict) and "grid" in row:
@@ -88,6 +125,7 @@ def expand_grids(values: Table) -> tuple[Table, dict[str, tuple[str, ...]], list
             plain = {key: value for key, value in row.items() if key != "grid"}
             expandable = not mistakes and isinstance(row.get("recipe", {}), dict)  # else validation reports it
             cells_of[name] = _cells(name, plain, row["grid"]) if expandable else {name: plain}
+            grids[name] = dict(zip(cells_of[name], points(row["grid"]), strict=True)) if expandable else {}
             taken = [cell for cell in cells_of[name] if cell in rows and cell != name]
             problems += mistakes + [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
     expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
@@ -102,7 +140,7 @@ def expand_grids(values: Table) -> tuple[Table, dict[str, tuple[str, ...]], list
 
     expanded = {name: with_cells(row, "of", "members") for name, row in expanded.items()}
     whole = {**with_cells(values, "methods"), "rows": expanded, "curve": with_cells(values.get("curve"), "methods")}
-    return whole, {name: tuple(own) for name, own in cells_of.items()}, problems
+    return whole, grids, problems
 
 
 def _grid_mistakes(where: str, row: Table) -> list[str]:

@@ -346,6 +346,17 @@ def has_key(values: Mapping[str, Any], key: str) -> bool:
     return inner in (table(values.get(part)) if part else values)
 
 
+def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``values``, flat or in their parts, but for the keys that ``given``, which are :func:`layered`, have too."""
+    kept = {}
+    for name, value in values.items():
+        if name in PARTS and isinstance(value, Mapping):
+            kept[name] = {key: inner for key, inner in value.items() if key not in table(given.get(name))}
+        elif not has_key(given, name):
+            kept[name] = value
+    return kept
+
+
 def _with_flat_key(problem: str) -> str:
     key, colon, rest = problem.partition(":")
     return {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}.get(key, key) + colon + rest

@@ -5,14 +5,23 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.settings.fields import RowName, Rows, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid
-from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
-from pipeline.settings.recipe import Recipe, layered, table
+from pipeline.settings.raw import (
+    Table,
+    expand_grids,
+    expand_likes,
+    listed,
+    override_recipes,
+    recipe_problems,
+    stray_tasks,
+)
+from pipeline.settings.recipe import Recipe, has_key, layered, table
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import TRAITS, Method, Row
 from pipeline.settings.sections import Curve, Published, ScoredRows
@@ -90,14 +99,18 @@ class Study(BaseModel):
         where: str,
         known_tasks: Collection[str] | None = (),
         name_of: Callable[[str], str] | None = None,
+        given: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
         """Validate a study with all its recipes; a :class:`PipelineError` names ``where`` and every mistake.
 
         Args:
             known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
             name_of: gives every task its new name.
+            given: settings, flat or in their parts, in place of what any recipe says of them; they are not tuned.
         """
+        given = layered(given)
         values, bases, wrong_likes = expand_likes(values)
+        values = override_recipes(values, given)
         values, grids, wrong_grids = expand_grids(values)
         problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
         if "reference" not in values:
@@ -108,7 +121,7 @@ class Study(BaseModel):
             raise_all(where, validation_problems(error) + problems)
             raise
         if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
-            problems += [*study._grids_named(grids)] or study._mistakes()
+            problems += [*study._grids_named(grids)] or [*study._grids_given(grids, given), *study._mistakes()]
             no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
             problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
         raise_all(where, problems)
@@ -138,7 +151,7 @@ class Study(BaseModel):
             *self._nothing_to_run(known),
         ]
 
-    def _grids_named(self, grids: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    def _grids_named(self, grids: Mapping[str, Collection[str]]) -> Iterator[str]:
         """Keys that name one of the ``grids``, which have these cells, where they need one row."""
         named = [("reference", self.reference)]
         for name in dict.fromkeys((*self.rows, *self.methods)):
@@ -148,8 +161,21 @@ class Study(BaseModel):
                 named += [(f"rows.{name}.{key}", base) for key, names in bases.items() for base in names if base]
         for key, name in named:
             if name in grids:
-                cells = " to ".join(dict.fromkeys((grids[name][0], grids[name][-1])))
-                yield f"{key}: '{name}' is a grid ({cells}): name one of its rows, or write tune instead of grid"
+                cells = [*grids[name]]
+                span = " to ".join(dict.fromkeys((cells[0], cells[-1])))
+                yield f"{key}: '{name}' is a grid ({span}): name one of its rows, or write tune instead of grid"
+
+    def _grids_given(self, grids: Mapping[str, Mapping[str, Table]], given: Mapping[str, Any]) -> Iterator[str]:
+        """Keys that ``given`` sets for all rows, and that a grid which the study uses sets for each of its cells."""
+        used, more = set[str](), {*self.methods}
+        while more:
+            used |= more
+            rows = [self.row(name) for name in more if name in self.rows or name in TRAITS]
+            more = {name for row in rows for name in (row.of, *row.own, *row.members) if name} - used
+        for name, cells in grids.items():
+            keys = {key for point in cells.values() for key in point if has_key(given, key)}
+            for key in sorted(keys if used & {*cells} else ()):
+                yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
@@ -358,21 +384,6 @@ class Study(BaseModel):
             values = layered(values, {"merge": "mean"})
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
-    def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe; a :class:`PipelineError` if one cannot have them.
-
-        They are tuned no longer.
-        """
-        changed = self.model_dump()
-        for grid in (*changed["tune"].values(), *(row["tune"] or {} for row in changed["rows"].values())):
-            for key in values.keys() & grid.keys():
-                del grid[key]
-        for part in parts(changed).values():
-            for recipe in (part["recipe"], *part.get("tasks", {}).values()):
-                recipe.update(layered(recipe, values) if recipe else {})
-        changed["recipe"] = layered(changed["recipe"], values)
-        return self.parse(changed, f"study {self.name}", known_tasks=None)
-
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
         """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
         return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
@@ -392,8 +403,12 @@ def _usual_reference(values: Mapping[str, Any]) -> Any:
     return "full" if "full" in able else next(iter(able), "full")
 
 
-def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
+def read_study(
+    name: str, folder: Path, overrides: Mapping[str, Any], recipe: Mapping[str, Any] = MappingProxyType({})
+) -> Study:
     """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
+
+    ``recipe`` is over the recipes of all its rows, as ``given`` is in :meth:`Study.parse`.
 
     What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
     whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
@@ -417,8 +432,9 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
-    flags = ", ".join(f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items())
-    return Study.parse({**values, **changes}, f"{where} with {flags}" if flags else where, known_tasks)
+    flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
+    given = ", ".join([*flags, *(["training options"] if recipe else [])])
+    return Study.parse({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
 
 
 def name_of_study(study: str) -> str:

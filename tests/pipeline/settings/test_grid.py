@@ -106,6 +106,28 @@ def test_a_row_built_on_one_of_a_grid_has_its_recipe() -> None:
         parse({}, rows={**rows, "read": {**rows["read"], "variant_of": "forms"}}, targets=["sst", "sts"])
 
 
+@pytest.mark.parametrize("used", [{}, {"methods": ["full", "all"], "scoring": "half"}], ids=["row", "member"])
+@pytest.mark.parametrize("given", [{"smart": 2.0}, {"smart": {"weight": 2.0}, "epochs": 3}], ids=str)
+def test_values_put_over_a_study_do_not_replace_those_of_a_grid(used: dict[str, Any], given: dict[str, Any]) -> None:
+    rows = {
+        "sweep": {"method": "full", "grid": {"smart": [1.0, 5.0], "batch_size": [8, 16]}},
+        "all": {"method": "ensemble", "of": ["full", "sweep"]},
+    }
+    with pytest.raises(PipelineError) as caught:
+        Study.parse(SMALL | {"rows": rows} | used, "small.toml", given=given)
+    told = "smart: rows.sweep is a grid of it: leave the option out, or the row (--methods)"
+    assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
+
+
+def test_values_put_over_a_study_may_be_those_of_a_grid_that_no_compared_row_takes() -> None:
+    rows = {
+        "sweep": {"method": "full", "grid": {"epochs": [2, 4]}},
+        "all": {"method": "ensemble", "of": ["full", "sweep"]},
+    }
+    study = Study.parse(SMALL | {"rows": rows, "methods": ["full"]}, "small.toml", given={"epochs": 3})
+    assert study.recipe_for("full", "sst").epochs == 3
+
+
 @pytest.mark.parametrize("key", ["of", "members"])
 def test_of_a_grid_an_ensemble_joins_all_rows(key: str) -> None:
     rows = {"full": {"grid": {"epochs": [2, 4]}}, "all": {"method": "ensemble", key: ["full", "frozen"]}}

@@ -19,8 +19,8 @@ SHIPPED = sorted(file.stem for file in STUDIES.iterdir() if file.suffix == ".tom
 SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targets": ["sst", "sts"], "seeds": [1, 2]}
 
 
-def parse(**changes: Any) -> Study:
-    return Study.parse(SMALL | changes, "small.toml")
+def parse(given: dict[str, Any] | None = None, **changes: Any) -> Study:
+    return Study.parse(SMALL | changes, "small.toml", given=given or {})
 
 
 def test_the_default_the_demo_and_the_published_study_are_shipped() -> None:
@@ -93,17 +93,18 @@ def test_a_shipped_study_survives_json(name: str) -> None:
 
 
 def test_of_recipes_the_rows_is_over_the_tasks_and_that_over_the_studys() -> None:
-    study = parse(
-        recipe={"epochs": 3, "batch_size": 8, "max_length": 20},
-        tasks={"sts": {"batch_size": 9, "max_length": 30}},
-        rows={
+    changes: dict[str, Any] = {
+        "recipe": {"epochs": 3, "batch_size": 8, "max_length": 20},
+        "tasks": {"sts": {"batch_size": 9, "max_length": 30}},
+        "rows": {
             "full": {"recipe": {"max_length": 40}},
             "short": {"method": "full", "tasks": {"sts": {"max_length": 50}}},
         },
-        curve={"recipe": {"epochs": 7}},
-    )
+        "curve": {"recipe": {"epochs": 7}},
+    }
+    study = parse(**changes)
     assert [study.recipe_for("short", task).max_length for task in ("sst", "sts")] == [20, 50]
-    assert study.with_recipe(max_length=9).recipe_for("short", "sts").max_length == 9
+    assert parse({"max_length": 9}, **changes).recipe_for("short", "sts").max_length == 9
     assert study.recipe_for("full", "sst") == Recipe(trainable="full", epochs=3, batch_size=8, max_length=40)
     assert study.recipe_for("full", "sts") == Recipe(trainable="full", epochs=3, batch_size=9, max_length=40)
     assert study.recipe_for("adapter", "sts") == Recipe(trainable="adapter", epochs=3, batch_size=9, max_length=30)
@@ -118,13 +119,13 @@ def test_what_a_method_trains_is_not_for_a_recipe_to_say_but_where_it_has_a_choi
 
 
 def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
-    study = parse(
-        recipe={"epochs": 3},
-        tasks={"sts": {"epochs": 6}},
-        rows={"full": {"recipe": {"epochs": 5, "batch_size": 4}}},
-        curve={"recipe": {"epochs": 9}},
-    )
-    changed = study.with_recipe(epochs=1)
+    changes: dict[str, Any] = {
+        "recipe": {"epochs": 3},
+        "tasks": {"sts": {"epochs": 6}},
+        "rows": {"full": {"recipe": {"epochs": 5, "batch_size": 4}}},
+        "curve": {"recipe": {"epochs": 9}},
+    }
+    study, changed = parse(**changes), parse({"epochs": 1}, **changes)
     for row in ("full", "adapter"):
         assert {changed.recipe_for(row, task, curve).epochs for task in ("sst", "sts") for curve in (0, 1)} == {1}
     assert changed.recipe_for("full", "sst").batch_size == 4
@@ -133,9 +134,44 @@ def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
     assert study.recipe_for("full", "sst").epochs == 5
 
 
-def test_bad_values_put_over_a_study_are_refused() -> None:
-    with pytest.raises(PipelineError, match="study small.*\n.*epochs"):
-        parse().with_recipe(epochs=0)
+@pytest.mark.parametrize(
+    ("recipe", "given", "expected"),
+    [
+        (
+            {"adapter": "pfeiffer", "drop_layers": "0-4"},
+            {"drop_layers": "0-2"},
+            {"adapter": "pfeiffer", "drop_layers": "0-2"},
+        ),
+        ({"adapter": {"drop_layers": "0-4"}}, {"drop_layers": "0-2"}, {"drop_layers": "0-2"}),
+        (
+            {"adapter": "pfeiffer"},
+            {"adapter": {"drop_layers": "0-2"}},
+            {"adapter": "pfeiffer", "drop_layers": "0-2"},
+        ),
+        ({"smart": 1.0, "smart_radius": 0.1}, {"smart_radius": 0.5}, {"smart": 1.0, "smart_radius": 0.5}),
+        ({"backbone_learning_rate": 2e-5}, {"backbone_learning_rate": 1e-5}, {"backbone_learning_rate": 1e-5}),
+    ],
+)
+@pytest.mark.parametrize("place", ["recipe", "task"])
+def test_values_of_parts_are_put_over_flat_ones_and_leave_the_others_of_their_part(
+    recipe: dict[str, Any], given: dict[str, Any], expected: dict[str, Any], place: str
+) -> None:
+    row = {"recipe": recipe} if place == "recipe" else {"tasks": {"sst": recipe}}
+    assert parse(given, rows={"adapter": row}).recipe_for("adapter", "sst") == Recipe(**expected)
+
+
+def test_what_a_file_says_of_training_is_no_mistake_of_rows_that_train_something_else() -> None:
+    rows = {"full": {"recipe": {"epochs": 2}}, "both": {"method": "full", "recipe": {"trainable": "full+adapter"}}}
+    study = parse({"trainable": "adapter", "epochs": 3}, rows=rows, methods=["full", "both", "adapter"])
+    recipes = [study.recipe_for(row, "sst") for row in study.methods]
+    assert [(recipe.trainable, recipe.epochs) for recipe in recipes] == [("full", 3), ("full", 3), ("adapter", 3)]
+
+
+def test_bad_values_put_over_a_study_are_told_with_its_own_mistakes() -> None:
+    with pytest.raises(PipelineError, match="small.toml: 2 problems\n  colour: unknown key\n  recipe: epochs: "):
+        parse({"epochs": 0}, colour=1, rows={"full": {"recipe": {"epochs": 2}}})
+    with pytest.raises(PipelineError, match="study 'default' with --no-curve, training options: 1 problem\n.*epochs"):
+        read_study("default", STUDIES, {"curve": False}, {"epochs": 0})
 
 
 def test_no_two_rows_have_the_same_title() -> None:

@@ -10,8 +10,9 @@ from pipeline.system.errors import PipelineError, shortened
 SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1]}
 
 
-def parse(row: dict[str, Any], **changes: Any) -> Study:
-    return Study.parse(SMALL | {"rows": {"full": {"method": "full", **row}}} | changes, "small.toml")
+def parse(row: dict[str, Any], given: dict[str, Any] | None = None, **changes: Any) -> Study:
+    values = SMALL | {"rows": {"full": {"method": "full", **row}}} | changes
+    return Study.parse(values, "small.toml", given=given or {})
 
 
 def test_a_row_has_a_trial_for_every_combination_the_last_key_fastest() -> None:
@@ -91,10 +92,21 @@ def test_rows_with_as_many_trials_are_alike() -> None:
 
 
 def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
-    study = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, tune={"adapter": {"epochs": [3, 4]}})
-    given = study.with_recipe(epochs=7)
+    tune = {"adapter": {"epochs": [3, 4]}}
+    given = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, given={"epochs": 7}, tune=tune)
     assert [len(given.row(name).trials) for name in given.methods] == [2, 1]
     assert {given.recipe_for("full", "sst", trial=trial).epochs for trial in given.row("full").trials} == {7}
+
+
+@pytest.mark.parametrize("recipe", [{}, {"max_length": 9}])
+def test_what_the_command_line_gives_of_a_part_is_tuned_no_longer(recipe: dict[str, Any]) -> None:
+    tune = {"full": {"backbone_learning_rate": [2e-5, 5e-5]}, "adapter": {"smart": [1.0, 5.0]}}
+    given = {"backbone_learning_rate": 1e-5, "smart_radius": 0.5}
+    study = parse({"recipe": recipe}, given=given, tune=tune)
+    assert study.row("full").trials == [{}]
+    assert study.recipe_for("full", "sst").pretrained.learning_rate == 1e-5
+    recipes = [study.recipe_for("adapter", "sst", trial=trial).smart for trial in study.row("adapter").trials]
+    assert [(smart.weight, smart.radius) for smart in recipes] == [(1.0, 0.5), (5.0, 0.5)]
 
 
 @pytest.mark.parametrize(
