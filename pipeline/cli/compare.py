@@ -66,7 +66,8 @@ def compare(
         scoring: The test rows, and the validation rows that select. half: one half of dev, the other half selects;
             test: the labelled test split, dev selects; held-out: training rows that nothing trains on, dev selects;
             train: dev, a part of the training rows selects; dev: dev, which also selects (from the study).
-        curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
+        curve: Whether to run the low-resource curve: all rows, or those in the study's [curve] methods, on few training
+            rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
         keep_weights: Keep the trained models of all rows for predict, also those of full fine-tuning: 440 MB each for
             BERT-base (only adapters, fusions, heads, and rows with keep_weights = true).

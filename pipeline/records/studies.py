@@ -71,7 +71,8 @@ class StudyResult(BaseModel):
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
         study = self.study
-        for name in (*study.methods, *(study.curve.methods if study.curve is not None else ())):
+        on_curve = study.curve.methods if study.curve is not None else None
+        for name in (*study.methods, *(on_curve or ())):
             if name not in study.rows and name not in TRAITS:
                 raise ValueError(f"study.methods: '{name}' is not a method, nor a row of study {study.name}")
         return self

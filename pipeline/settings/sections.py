@@ -15,8 +15,8 @@ class Curve(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
-    methods: tuple[RowName, ...] = Field(
-        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have a curve"
+    methods: tuple[RowName, ...] | None = Field(
+        None, min_length=1, description="the rows that have a curve; unset: all"
     )
     targets: tuple[TaskName, ...] | None = Field(
         None, min_length=1, description="targets that have a curve; unset: all"

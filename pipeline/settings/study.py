@@ -178,7 +178,8 @@ class Study(BaseModel):
                 yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
-        named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
+        on_curve = self.curve.methods if self.curve else None
+        named = (("methods", self.methods), ("curve.methods", on_curve or ()))
         there, known = ", ".join(TRAITS), (*TRAITS, *self.rows)
         for key, names in named:
             for name in names:
@@ -366,7 +367,7 @@ class Study(BaseModel):
         return {
             name: tuple(t for t in self.targets_of(name) if curve.targets is None or t in curve.targets)
             for name in self.methods
-            if name in curve.methods
+            if curve.methods is None or name in curve.methods
         }
 
     def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:

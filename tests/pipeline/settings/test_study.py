@@ -225,6 +225,16 @@ def test_the_curve_has_the_points_below_the_main_tables_rows() -> None:
     assert of.curve_rows() == {"full": ("sts",)}
 
 
+def test_every_row_has_a_curve_unless_the_curve_names_its_own() -> None:
+    rows = {"wide": {"method": "adapter"}, "one": {"method": "full", "targets": ["sst"]}}
+    study = parse(methods=["frozen", "full", "wide", "one", "merge"], rows=rows, curve={})
+    both = ("sst", "sts")
+    assert study.curve_rows() == {"frozen": both, "full": both, "wide": both, "one": ("sst",), "merge": both}
+    for name in ("pfeiffer-2021", "which-sources"):
+        study = read_study(name, STUDIES, {"curve_rows": [50]})
+        assert [*study.curve_rows()] == [*study.methods]
+
+
 def test_aliases_become_their_tasks_everywhere() -> None:
     aliases = {"qqp": "quora", "lmrd": "imdb"}
     study = parse(
