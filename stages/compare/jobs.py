@@ -1,10 +1,9 @@
 """The jobs of a study as the ledger has them: which have finished, which are missing, what each cost."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
@@ -25,17 +24,16 @@ class Jobs:
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job]) -> None:
         self.jobs, self.workspace = jobs, workspace
-        self._wanted = kept | {trial for job in kept for trial in job.trials}
-        continued = (job for job in jobs if not TRAITS[job.kind].takes_adapters)
-        built_on = {need for job in continued for need in job.takes_models_of}
-        # The best trial is the run of its job, which must not be trained again to have its weights.
-        self.known = Known(workspace, self._wanted | built_on | {trial for job in built_on for trial in job.trials})
-        self._lost: dict[Job, RunRecord] = {}
+        self._wanted = _with_trials(kept)
+        continuing = (job for job in jobs if not TRAITS[job.kind].takes_adapters)
+        continued = _with_trials(need for job in continuing for need in job.takes_models_of)
+        self.known = Known(workspace, self._wanted | continued)
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
-        self.known.outcomes, self._lost = on_main_process(self._look_up)
+        self.known.outcomes = on_main_process(self._look_up)
+        self._miss_lost_models()
 
     def get(self, job: Job) -> RunRecord:
-        """The run of a job that is not missing; its error if it failed, or something it builds on did."""
+        """The run whose scores are those of a job that is not missing; see :meth:`Known.get`."""
         return self.known.get(job)
 
     def seconds(self, job: Job) -> float:
@@ -65,11 +63,11 @@ class Jobs:
 
     def trials(self, job: Job) -> list[RunRecord]:
         """The runs of the trials of a job that did not fail."""
-        return [record for trial in job.trials if isinstance(record := self.known.outcomes[trial], RunRecord)]
+        return [*self.known.tried(job).values()]
 
     def finish(self, job: Job, record: RunRecord) -> None:
         """Note a run. One that was lost may come out otherwise on another machine: what was built on it is missing."""
-        outcomes, lost = self.known.outcomes, self._lost.pop(job, None)
+        outcomes, lost = self.known.outcomes, self.known.lost.pop(job, None)
         outcomes[job] = record
         if lost is None or lost.model_sha256 == record.model_sha256:
             return
@@ -79,12 +77,13 @@ class Jobs:
             if stale.isdisjoint((*other.needs, *(other.trials if other.is_choice else ()))):
                 continue
             stale.add(other)
+            self.known.lost.pop(other, None)
             if isinstance(outcomes.get(other), RunRecord):
                 del outcomes[other]
         self._miss_lost_models()
 
     def fail(self, job: Job, error: PipelineError) -> None:
-        """Note why a job has no run."""
+        """Note why a job has no run. Of one whose model was lost, what was found before stands."""
         self.known.outcomes[job] = error
 
     def tidy(self) -> None:
@@ -93,40 +92,53 @@ class Jobs:
             for job in self.known.outcomes:
                 self.workspace.ledger.tidy(self.get(job).run)
 
-    def _look_up(self) -> tuple[dict[Job, RunRecord | PipelineError], dict[Job, RunRecord]]:
-        """The jobs that the ledger has, and those whose model is lost and needed.
+    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
+        """The jobs that the ledger has.
 
-        One whose sources are unfinished cannot be identified and counts as missing.
+        One whose sources are unfinished cannot be identified and counts as missing. So does one that continues a run
+        which never kept its weights: their hash is part of its name.
         """
         known = self.known
         for job in self.jobs:
-            if not known.can_run(job):
+            if not known.can_run(job) or self._continues_no_weights(job):
                 continue
             run = known.run(job)
             is_ensemble = isinstance(run, EnsembleRun)
-            record = run.finished() if is_ensemble else self._finished(job, run.name, job in self._wanted)
+            record = run.finished() if is_ensemble else run.workspace.finished(run.name, with_model=False)
             if record is not None:
                 known.outcomes[job] = record
-        self._miss_lost_models()
-        return known.outcomes, self._lost
+        return known.outcomes
 
-    def _finished(self, job: Job, run: str, with_model: bool) -> RunRecord | None:
-        record = self.workspace.on(job.backbone).finished(run, with_model)
-        # What continues a run has the hash of its weights in its name: one that never kept any is trained again.
-        is_nameless = record is not None and record.kind not in ARTIFACT_KINDS and record.weights_sha256 is None
-        return None if is_nameless and job in self.known.kept else record
+    def _continues_no_weights(self, job: Job) -> bool:
+        is_continuing = not TRAITS[job.kind].takes_adapters
+        return is_continuing and any(self.get(need).weights_sha256 is None for need in job.takes_models_of)
 
     def _miss_lost_models(self) -> None:
-        """Count as missing what has finished, but whose model is gone and is what something missing builds on."""
-        outcomes, seen = self.known.outcomes, set[Job]()
+        """Count as missing what has finished, but whose model is gone, and is wanted or what something missing builds
+        on."""
+        for job in on_main_process(self._lost_models):
+            record = self.known.outcomes.pop(job)
+            assert isinstance(record, RunRecord)
+            self.known.lost[job] = record
+
+    def _lost_models(self) -> Set[Job]:
+        outcomes, needed, lost = self.known.outcomes, {*self._wanted}, set[Job]()
         for job in reversed(self.jobs):  # what a lost run is built on may be lost too
-            for need in () if job in outcomes else job.takes_models_of:
-                record = outcomes.get(need)
-                if need in seen or not isinstance(record, RunRecord):
-                    continue
-                seen.add(need)
-                if self._finished(need, record.run, with_model=True) is None:
-                    same = [each for each in (need, *need.trials) if outcomes.get(each) == record]
-                    self._lost |= dict.fromkeys(same, record)
-                    for each in same:
-                        del outcomes[each]
+            if job in needed and job not in lost and self._has_lost_its_model(job):
+                # The best trial of a job is its run.
+                lost |= {each for each in (job, *job.trials) if outcomes.get(each) == outcomes[job]}
+            if job in lost or job not in outcomes:
+                needed |= {*job.takes_models_of}
+        return lost
+
+    def _has_lost_its_model(self, job: Job) -> bool:
+        """Whether the model of a finished run is gone; an ensemble has none."""
+        record = self.known.outcomes.get(job)
+        if not isinstance(record, RunRecord) or TRAITS[job.kind].is_ensemble:
+            return False
+        return self.workspace.on(job.backbone).finished(record.run, with_model=True) is None
+
+
+def _with_trials(jobs: Iterable[Job]) -> set[Job]:
+    """The jobs and their trials, one of which is the run of its job."""
+    return {each for job in jobs for each in (job, *job.trials)}

@@ -15,14 +15,25 @@ from stages.compare.plan import Job
 
 
 class Known:
-    """What is known of jobs: the run of each that has finished, or why it failed. What builds on that can be run."""
+    """What is known of jobs: the run of each that has finished, or why it failed. What builds on that can be run.
+
+    The scores of a run stand without its model. If the model is lost but something needs it, the run is trained again.
+    """
 
     def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
         self.workspace, self.kept = workspace, kept
         self.outcomes: dict[Job, RunRecord | PipelineError] = {}
+        self.lost: dict[Job, RunRecord] = {}
+        """Runs that are to be trained again, or failed to be, because their models are lost."""
 
-    def get(self, job: Job) -> RunRecord:
-        """The run of a job; its error if it failed, or something it builds on did."""
+    def get(self, job: Job, with_model: bool = False) -> RunRecord:
+        """The run of a job; its error if it failed, or something it builds on did.
+
+        Args:
+            with_model: whether its model is needed too, so that a run whose model could not be made again has failed.
+        """
+        if job in self.lost and not with_model:
+            return self.lost[job]
         outcome = self.outcomes[job]
         if isinstance(outcome, PipelineError):
             raise outcome
@@ -32,17 +43,22 @@ class Known:
         return all(other in self.outcomes for other in (*job.needs, *job.trials))
 
     def failed(self, job: Job) -> bool:
-        """Whether a job that can be run will fail, because something it builds on has, or all its trials."""
+        """Whether a job that can be run will fail, because something it builds on has, or its trials have."""
+        if any(self._failed(need, with_model=need in job.takes_models_of) for need in job.needs):
+            return True
+        return bool(job.trials) and (not self.tried(job) or self._failed(self.best_trial(job), with_model=True))
 
-        def fails(each: Job) -> bool:
-            return isinstance(self.outcomes[each], PipelineError)
+    def tried(self, job: Job) -> dict[Job, RunRecord]:
+        """The trials of a job that did not fail, and their runs."""
+        return {trial: self.get(trial) for trial in job.trials if not self._failed(trial)}
 
-        return any(map(fails, job.needs)) or (bool(job.trials) and all(map(fails, job.trials)))
+    def _failed(self, job: Job, with_model: bool = False) -> bool:
+        is_lost = job in self.lost and not with_model
+        return not is_lost and isinstance(self.outcomes.get(job), PipelineError)
 
     def best_trial(self, job: Job) -> Job:
         """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
-        outcomes = {trial: self.outcomes[trial] for trial in job.trials}
-        dev = {trial: record.dev for trial, record in outcomes.items() if isinstance(record, RunRecord)}
+        dev = {trial: record.dev for trial, record in self.tried(job).items()}
         return job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
 
     def run(self, job: Job) -> TrainingRun | EnsembleRun:
@@ -50,8 +66,10 @@ class Known:
         keep_weights = job in self.kept
         if job.trials:
             job = self.best_trial(job)
+            if job in self.outcomes:  # what failed is not tried again
+                self.get(job, with_model=True)
         traits, workspace = TRAITS[job.kind], self.workspace.on(job.backbone)
-        sources = [self.get(need) for need in job.needs]
+        sources = [self.get(need, with_model=need in job.takes_models_of) for need in job.needs]
         if traits.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
         parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()

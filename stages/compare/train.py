@@ -120,19 +120,19 @@ class _InPool:
     def _settle(self, job: Job) -> bool:
         """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
         the predictions of others."""
-        known = self.jobs.known
-        if known.failed(job):
-            _train(job, self.jobs, self.progress)
-            return True
-        if TRAITS[job.kind].is_ensemble:
+        if self.jobs.known.failed(job) or TRAITS[job.kind].is_ensemble or self._is_trial(job):
             _train(job, self.jobs, self.progress)  # a moment
-        elif job.is_choice and (best := known.best_trial(job)) in known.outcomes:
-            known.outcomes[job] = known.outcomes[best]
-        return job in known.outcomes
+        return job in self.jobs.known.outcomes
+
+    def _is_trial(self, job: Job) -> bool:
+        """Whether a trial that has finished, and still has its model, is the run of a job."""
+        known = self.jobs.known
+        is_trial = job.is_choice and known.best_trial(job) in known.outcomes
+        return is_trial and known.run(job).finished() is not None
 
     def _remote_job(self, job: Job) -> bytes:
         known = self.jobs.known
-        outcomes = {each: known.outcomes[each] for each in (*job.needs, *job.trials)}
+        outcomes = {each: known.lost.get(each) or known.outcomes[each] for each in (*job.needs, *job.trials)}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
         # A new workspace: what this process has read stays here.
         return pickle.dumps(RemoteJob(job, job in known.kept, built_on, replace(self.workspace)))
