@@ -170,6 +170,12 @@ class Ledger:
         """Whether another process holds the lock of ``run``."""
         return is_held(self.folder(run) / ".lock")
 
+    def withdraw(self, run: str) -> None:
+        """Let a run that is trained again count as unfinished, before files that its old record describes change."""
+        folder = self.folder(run)
+        with writing(folder):
+            (folder / "run.json").unlink(missing_ok=True)
+
     def finish(
         self,
         record: RunRecord,
@@ -179,9 +185,7 @@ class Ledger:
     ) -> None:
         """Write everything of a run, ``run.json`` last, and drop its checkpoint; ``predictions`` are by task."""
         folder = make_folder(self.folder(record.run))
-        # Of a run that is trained again: its old record does not go with the files that follow.
-        with writing(folder):
-            (folder / "run.json").unlink(missing_ok=True)
+        self.withdraw(record.run)
         write_table(pd.DataFrame(curve, dtype=object), folder / "curve.csv")
         for task, table in predictions.items():
             write_table(table, self._predictions_file(record.run, None if task == record.trained_on[0] else task))

@@ -279,8 +279,7 @@ class TrainingRun:
         artifact = self._artifact(model, fitted.best_score, sources) if request.kind in ARTIFACT_KINDS else None
         weights_sha256 = None
         if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
-            file = ledger.weights_file(self.name)
-            weights_sha256 = save_weights(model, file, from_pretrained=request.start is None)
+            weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
         record = RunRecord(
             run=self.name,
             kind=request.kind,

@@ -59,14 +59,18 @@ def load_head(artifact: Artifact, head: nn.Module) -> None:
         raise PipelineError(f"{file}: its recipe's head has no weights: {artifact.remedy}")
 
 
-def save_weights(model: MultitaskModel, file: Path, from_pretrained: bool) -> str:
+def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretrained: bool) -> str:
     """Write the parameters that the pretrained backbone does not determine; returns the file's sha256.
+
+    A run that is trained again is unfinished from the moment its weights are replaced: its old record has their hash.
 
     Args:
         from_pretrained: whether training started there. If not, even frozen parameters may differ from it.
     """
+    file = ledger.weights_file(run)
     with new_file(file) as temporary:
         _save(_trained(model, from_pretrained), temporary)
+        ledger.withdraw(run)
     return sha256_file(file)
 
 
