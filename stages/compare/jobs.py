@@ -84,7 +84,11 @@ class Jobs:
 
     def fail(self, job: Job, error: PipelineError) -> None:
         """Note why a job has no run. Of one whose model was lost, what was found before stands."""
-        self.known.outcomes[job] = error
+        known, ledger = self.known, self.workspace.ledger
+        known.outcomes[job] = error
+        lost = known.lost.get(job)
+        if lost is not None and on_main_process(lambda: ledger.find(lost.run)) is None:
+            del known.lost[job]  # it failed when its new weights had replaced those that the record describes
 
     def tidy(self) -> None:
         """Remove what interrupted commands have left beside the finished runs."""

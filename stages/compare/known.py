@@ -40,11 +40,12 @@ class Known:
         return outcome
 
     def can_run(self, job: Job) -> bool:
-        return all(other in self.outcomes for other in (*job.needs, *job.trials))
+        return all(other in self.outcomes for other in job.built_on)
 
     def failed(self, job: Job) -> bool:
         """Whether a job that can be run will fail, because something it builds on has, or its trials have."""
-        if any(self._failed(need, with_model=need in job.takes_models_of) for need in job.needs):
+        models = job.takes_models_of
+        if any(self._failed(each, with_model=each in models) for each in (*job.needs, *models)):
             return True
         return bool(job.trials) and (not self.tried(job) or self._failed(self.best_trial(job), with_model=True))
 
@@ -69,7 +70,8 @@ class Known:
             if job in self.outcomes:  # what failed is not tried again
                 self.get(job, with_model=True)
         traits, workspace = TRAITS[job.kind], self.workspace.on(job.backbone)
-        sources = [self.get(need, with_model=need in job.takes_models_of) for need in job.needs]
+        models = {each: self.get(each, with_model=True) for each in job.takes_models_of}
+        sources = [models.get(need) or self.get(need) for need in job.needs]
         if traits.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
         parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()

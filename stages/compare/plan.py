@@ -87,8 +87,20 @@ class Job:
 
     @property
     def takes_models_of(self) -> tuple[Job, ...]:
-        """The jobs whose models it starts from or takes in; of the others that it names their scores are enough."""
-        return () if TRAITS[self.kind].is_ensemble else self.needs
+        """The jobs whose models it starts from, takes in or reads; of the others that it names their scores are enough.
+
+        A model that learns tasks in turn is scored on the earlier ones by the heads that it had there, or begins with
+        these.
+        """
+        if TRAITS[self.kind].is_ensemble:
+            return ()
+        earlier = (each for need in self.needs if need.kind == "sequential" for each in need.takes_models_of)
+        return (*self.needs, *earlier)
+
+    @property
+    def built_on(self) -> tuple[Job, ...]:
+        """All jobs that have to be known before it can be run."""
+        return tuple(dict.fromkeys((*self.needs, *self.takes_models_of, *self.trials)))
 
     def with_best(self, dev: Mapping[Job, float]) -> Job:
         """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the

@@ -132,7 +132,7 @@ class _InPool:
 
     def _remote_job(self, job: Job) -> bytes:
         known = self.jobs.known
-        outcomes = {each: known.lost.get(each) or known.outcomes[each] for each in (*job.needs, *job.trials)}
+        outcomes = {each: known.lost.get(each) or known.outcomes[each] for each in job.built_on}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
         # A new workspace: what this process has read stays here.
         return pickle.dumps(RemoteJob(job, job in known.kept, built_on, replace(self.workspace)))

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from pipeline.executors.processes import processes
+from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.runs.workspace import Workspace
-from stages.compare.compare import compare
+from pipeline.system.errors import PipelineError
+from stages.compare.compare import compare, dry_run
+from stages.compare.known import Known
+from stages.compare.plan import jobs_of, plan
 from tests.stages.compare.small import QUICK, again, study
 
 VALUES: dict[str, Any] = {
@@ -68,3 +72,61 @@ def test_scores_stand_though_a_model_that_is_wanted_cannot_be_made_again(
     found, _ = compare(small, again(workspace), keep_weights=True)
     assert "adapter films seed 0: failed: cannot write" in capsys.readouterr().err
     assert runs(found) == runs(first)
+
+
+IN_TURN: dict[str, Any] = {
+    "targets": ["pairs"],
+    "sources": ["films", "meals"],
+    "limit": 32,
+    "recipe": QUICK | {"epochs": 1},
+    "rows": {
+        "in-turn": {"method": "sequential", "order": ["films", "meals", "pairs"]},
+        "later": {"method": "multitask", "after": ["films", "meals"]},
+    },
+}
+
+
+@pytest.mark.parametrize("row", ["in-turn", "later"])
+def test_a_chain_of_tasks_has_the_weights_of_each_before_the_last_is_trained(row: str, workspace: Workspace) -> None:
+    """Their heads are read again, so those of the first task are needed too."""
+    small = study(**IN_TURN, methods=["full", row])
+    first, _ = compare(small, workspace)
+    last = str(runs(first)[row, "pairs"])
+    start = workspace.ledger.lineage(workspace.ledger.find(workspace.ledger.find(last).sources[0].run))[0]
+    assert (start.kind, start.task) == ("full", "films")
+    workspace.ledger.remove(last)
+    weights = workspace.ledger.weights_file(start.run)
+    weights.unlink()
+    assert dry_run(small, again(workspace)).summary()["to_do"] == 2
+    found, _ = compare(small, again(workspace))
+    assert runs(found) == runs(first)
+    assert weights.is_file()
+
+
+def test_the_last_task_of_a_chain_waits_for_the_first_one(workspace: Workspace) -> None:
+    small = study(**IN_TURN, methods=["full", "in-turn"])
+    last = next(job for cell, job in jobs_of(small, plan(small)).items() if cell.method == "in-turn")
+    (second,) = last.needs
+    (first,) = second.needs
+    known = Known(workspace, set())
+    known.outcomes[second] = PipelineError("second")
+    assert not known.can_run(last)
+    known.outcomes[first] = PipelineError("first")
+    assert known.can_run(last) and known.failed(last)
+
+
+def test_a_record_whose_weights_were_replaced_does_not_stand(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = study(methods=["frozen", "full"], reference="frozen", limit=32, recipe=QUICK | {"epochs": 1})
+    first, _ = compare(small, workspace, keep_weights=True)
+    full = str(runs(first)["full", "films"])
+    workspace.ledger.weights_file(full).unlink()
+
+    def refuse(*_: Any) -> None:
+        raise PipelineError("disk is full")
+
+    monkeypatch.setattr(Ledger, "finish", refuse)
+    found, _ = compare(small, again(workspace), keep_weights=True)
+    assert runs(found) == runs(first) | {("full", "films"): None}
+    assert [entry.error for entry in found.entries] == [None, "disk is full"]
