@@ -1,7 +1,6 @@
 """Stage three: every row of a study on the same rows of data, seeds and backbone, and the tables that compare them."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 from pipeline.executors.pool import Executor
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
@@ -18,7 +16,7 @@ from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
-from stages.compare.cross_task import Cosines, score_across
+from stages.compare.cross_task import runs_to_read, score_across, unread
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
@@ -97,7 +95,7 @@ def compare(
     shared = tuple(shared_texts(study, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
     if study.cross_task:
-        for backbone, finished in _with_cosines(wanted.values(), entries, jobs).items():
+        for backbone, finished in runs_to_read(wanted, jobs).items():
             score_across(finished, study.targets, jobs.workspace.on(backbone))
     folder = workspace.reports / study.name
     if is_main_process():
@@ -105,22 +103,6 @@ def compare(
             write_json(folder / "study.json", result.model_dump(mode="json"))
             write_report(result, jobs.workspace.ledger, folder)
     return result, folder
-
-
-def _with_cosines(wanted: Iterable[Job], entries: Iterable[Entry], jobs: Jobs) -> dict[str | None, dict[str, Cosines]]:
-    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose."""
-    cells = zip(wanted, entries, strict=True)
-    main = [(job, entry) for job, entry in cells if entry.run is not None and entry.rows is None]
-    cosines = defaultdict[tuple[str, int], dict[str, Recipe]](dict)
-    for job, entry in main:
-        record = jobs.get(job)
-        if entry.target in record.trained_on and (recipe := record.recipe_of(entry.target)).head == "cosine":
-            cosines[entry.line.row, entry.seed][entry.target] = recipe
-    cosines_of: dict[str | None, dict[str, Cosines]] = {}
-    for job, entry in main:  # of rows that share a run, those of one may have failed; they are alike
-        by_run = cosines_of.setdefault(job.backbone, {})
-        by_run[str(entry.run)] = {**by_run.get(str(entry.run), {}), **cosines[entry.line.row, entry.seed]}
-    return cosines_of
 
 
 def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:
@@ -132,12 +114,13 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
             notice(f"note: {sentence}")
     wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if keep_weights or study.row(name).keep_weights}
-    kept = {
-        job
-        for cell, job in wanted.items()
-        if cell.line.row in keeping or (study.cross_task and job.kind == "full")  # which is then read on other tasks
-    }
-    return study, wanted, Jobs(in_order(wanted.values()), workspace, kept)
+    kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
+    # Their models are kept to be read on other tasks, once.
+    read = {job for cell, job in wanted.items() if study.cross_task and job.kind == "full" and cell.rows is None}
+    jobs = Jobs(in_order(wanted.values()), workspace, kept, read)
+    if read:
+        jobs.want(unread(read, wanted, study.targets, jobs))
+    return study, wanted, jobs
 
 
 def _entry(cell: Entry, job: Job, jobs: Jobs) -> Entry:

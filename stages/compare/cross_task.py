@@ -6,7 +6,7 @@ pairs by two readings, of a probability as a score and of a score as a class.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -31,6 +31,7 @@ from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_of
 from pipeline.training.process_group import on_main_process, wait_for_everyone
+from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 
 Cosines = Mapping[str, Recipe]
@@ -41,6 +42,44 @@ _OF_A_READING = (
     "encoding", "pooling", "max_length", "truncation", "average_orders", "cosine_scale", "cosine_threshold",
 )  # fmt: skip
 """What of the recipe of a target decides what its cosine says of a model."""
+
+
+def runs_to_read(cells: Mapping[Entry, Job], jobs: Jobs) -> dict[str | None, dict[str, Cosines]]:
+    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose."""
+    found = {cell: (job, jobs.find(job)) for cell, job in cells.items() if cell.rows is None}
+    main = [(cell, job, record) for cell, (job, record) in found.items() if record is not None]
+    cosines = defaultdict[tuple[str, int], dict[str, Recipe]](dict)
+    for cell, _, record in main:
+        if cell.target in record.trained_on and (recipe := record.recipe_of(cell.target)).head == "cosine":
+            cosines[cell.line.row, cell.seed][cell.target] = recipe
+    runs: dict[str | None, dict[str, Cosines]] = {}
+    for cell, job, record in main:  # of rows that share a run, those of one may have failed; they are alike
+        by_run = runs.setdefault(job.backbone, {})
+        by_run[record.run] = {**by_run.get(record.run, {}), **cosines[cell.line.row, cell.seed]}
+    return runs
+
+
+def unread(read: Set[Job], cells: Mapping[Entry, Job], targets: Iterable[str], jobs: Jobs) -> set[Job]:
+    """Those of the jobs ``read`` whose models have no score yet on some of the ``targets`` that they can be read on.
+
+    As long as a run of its row and seed is missing that may score its target by a cosine, a model counts as unread.
+    """
+    main = {cell: job for cell, job in cells.items() if cell.rows is None}
+    to_come = {
+        (cell.line.row, cell.seed)
+        for cell, job in main.items()
+        if jobs.find(job) is None
+        and any(recipe.head == "cosine" for recipe in _recipes(job, cell.target, jobs.workspace))
+    }
+    tasks, runs = [jobs.workspace.task(name) for name in targets], runs_to_read(cells, jobs)
+
+    def is_read(cell: Entry, job: Job) -> bool:
+        record = jobs.find(job)
+        if record is None or (cell.line.row, cell.seed) in to_come:
+            return False
+        return not _unscored(record, tasks, runs[job.backbone][record.run], jobs.workspace.on(job.backbone))
+
+    return {job for cell, job in main.items() if job in read and not is_read(cell, job)}
 
 
 def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace: Workspace) -> None:
@@ -145,33 +184,40 @@ def _is_read_so(score: TaskScore | None, wanted: Mapping[str, Any]) -> bool:
     return score is not None and all(getattr(score, key) == value for key, value in wanted.items())
 
 
-def _missing_scores(
-    record: RunRecord, targets: Iterable[Task], cosines: Cosines, workspace: Workspace
-) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
-    """Scores and predictions on the targets that the run has none of, or none of these test rows read like this."""
+def _unscored(
+    record: RunRecord, targets: Sequence[Task], cosines: Cosines, workspace: Workspace
+) -> dict[str, dict[str, Any]]:
+    """The targets that a run has no score on, or none of these test rows read like this: what tells such a score."""
     trained = workspace.task(record.task)
     readings: dict[str, Reading | None] = {
         task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets
     }
     readable = [task for task in targets if task.name != trained.name and readings[task.name]]
-    data = {task.name: workspace.splits.of(task, None, 0) for task in readable}
     wanted: dict[str, dict[str, Any]] = {
         task.name: {
             "reading": readings[task.name],
-            "scored_fingerprint": data[task.name].scored_fingerprint,
+            "scored_fingerprint": workspace.splits.of(task, None, 0).scored_fingerprint,
             "read_as": read_as(task, cosines.get(task.name)),
         }
         for task in readable
     }
-    missing = [task for task in readable if not _is_read_so(record.scores.get(task.name), wanted[task.name])]
-    if not missing:
+    return {task: values for task, values in wanted.items() if not _is_read_so(record.scores.get(task), values)}
+
+
+def _missing_scores(
+    record: RunRecord, targets: Sequence[Task], cosines: Cosines, workspace: Workspace
+) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
+    """Scores and predictions on the targets that are :func:`_unscored`."""
+    wanted = _unscored(record, targets, cosines, workspace)
+    if not wanted:
         return {}
+    trained = workspace.task(record.task)
     accelerator = make_accelerator(record.recipe.precision)
     model = restore_run(record, trained, workspace).to(accelerator.device)
     own = objective_of(trained, record.recipe)
     scores = {}
-    for task in missing:
-        rows = data[task.name]
+    for task in (each for each in targets if each.name in wanted):
+        rows = workspace.splits.of(task, None, 0)
         recipe = cosines.get(task.name, record.recipe)
         scoring = Scoring(task, rows.dev, recipe, workspace.backbone, accelerator, rows.test)
         parts = [each for each in (scoring, scoring.test) if each is not None]

@@ -20,17 +20,30 @@ class Jobs:
 
     What is finished stands on its record. Its model must be there only if the job is among those ``kept``, whose models
     are wanted afterwards, or if something that is missing builds on it.
+
+    Args:
+        read: jobs that keep their models when they are trained, but need not have them still.
     """
 
-    def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job], read: Set[Job]) -> None:
         self.jobs, self.workspace = jobs, workspace
         self._wanted = _with_trials(kept)
         continuing = (job for job in jobs if not TRAITS[job.kind].takes_adapters)
         continued = _with_trials(need for job in continuing for need in job.takes_models_of)
-        self.known = Known(workspace, self._wanted | continued)
+        self.known = Known(workspace, self._wanted | continued | _with_trials(read))
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
         self.known.outcomes = on_main_process(self._look_up)
         self._miss_lost_models()
+
+    def want(self, jobs: Set[Job]) -> None:
+        """Let the models of these jobs be there when all is trained."""
+        self._wanted |= _with_trials(jobs)
+        self._miss_lost_models()
+
+    def find(self, job: Job) -> RunRecord | None:
+        """The run whose scores are those of a job; None if it is missing or failed."""
+        outcome = self.known.lost.get(job) or self.known.outcomes.get(job)
+        return outcome if isinstance(outcome, RunRecord) else None
 
     def get(self, job: Job) -> RunRecord:
         """The run whose scores are those of a job that is not missing; see :meth:`Known.get`."""

@@ -317,3 +317,32 @@ def test_a_tuned_threshold_is_tuned_for_every_model_that_is_read_by_the_cosine(p
     assert record is not None and record.scores["same"].reading == "cosine"
     table = place.ledger.predictions(record.run, "same")
     assert record.scores["same"].dev >= (table["label"] == 0).mean() > 0.5
+
+
+def test_models_that_were_read_on_every_target_need_not_be_there(
+    place: Workspace, forbid_training: Callable[[], None]
+) -> None:
+    """Nor those of the curve, which are not read."""
+    tune = {"cosine_scale": ["shifted", "clamped"]}
+    rows = {"single": {"method": "full", "tasks": {"pairs": {"head": "cosine"}}, "tune": tune}}
+    quick = {"encoding": "siamese", "epochs": 1, "batch_size": 16}
+    values = {"methods": ["single"], "reference": "single", "rows": rows, "recipe": quick, "cross_task": True}
+    values |= {"curve": {"rows": [20], "methods": ["single"]}}
+    two = study(**values, targets=["films", "pairs"])
+    result, _ = compare(two, place)
+    runs = {(entry.target, entry.rows): str(entry.run) for entry in result.entries}
+    assert place.ledger.find(runs["films", None]).scores["pairs"].reading == "cosine"
+    weights = {where: place.ledger.weights_file(run) for where, run in runs.items()}
+    assert {where for where, file in weights.items() if file.is_file()} == {("films", None), ("pairs", None)}
+    for file in place.reports.rglob("weights.safetensors"):
+        file.unlink()
+    assert dry_run(two, dataclasses.replace(place)).summary()["to_do"] == 0
+    # The cosine by which films are read is that of the run of pairs: as long as that is missing it may be another one.
+    hidden = place.ledger.folder(runs["pairs", None]).rename(place.reports / "hidden")
+    assert dry_run(two, dataclasses.replace(place)).summary()["to_do"] == 4
+    hidden.rename(place.ledger.folder(runs["pairs", None]))
+    # A third target takes two trials on all its rows and two on 20, and the model of pairs can be read on it.
+    three = study(**values, targets=["films", "pairs", "alike"])
+    assert dry_run(three, dataclasses.replace(place)).summary()["to_do"] == 6
+    forbid_training()
+    assert compare(two, dataclasses.replace(place))[0] == result
