@@ -195,8 +195,7 @@ class Fusion:
     def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
         own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
         # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
-        is_real = not manifest.recipe.permute_labels  # a control stands only where it is all there is, or named
-        return is_real, own == wanted, own <= wanted, manifest.seed == seed, *manifest.rank
+        return _preference(manifest, seed, own == wanted, own <= wanted)
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
         command, kind = self._extract_command(name.task), self.recipe.adapter.kind
@@ -217,7 +216,7 @@ class Fusion:
 def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
     """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
 
-    Of several of a task the one with the same seed, then the best dev score.
+    Of several of a task the one with the same seed, then the best dev score; one of permuted labels comes last.
 
     Raises:
         PipelineError: none fits, or one named does not; with the reason.
@@ -241,13 +240,24 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
 
     fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
     names = map(SourceName, fitting) if text == BEST else parse_sources(text, workspace, "--start-from")
-    chosen = _choose("--start-from", names, verdicts, lambda each: (each.seed == seed, *each.rank), problem)
+    chosen = _choose("--start-from", names, verdicts, lambda each: _preference(each, seed), problem)
     if not chosen:
         raise PipelineError(
             f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
             " (python -m pipeline extract --task TASK)"
         )
     return tuple(map(workspace.store.current, chosen))
+
+
+def _preference(manifest: Manifest, seed: int, *fits: bool) -> tuple[Any, ...]:
+    """What makes one of several adapters of a task preferable: that of the best one is the largest.
+
+    Args:
+        seed: of the run that takes it.
+        fits: how well it fits that run, which counts more than its seed and score.
+    """
+    is_real = not manifest.recipe.permute_labels  # a control stands only where it is all there is, or named
+    return is_real, *fits, manifest.seed == seed, *manifest.rank
 
 
 def _choose(

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
 from pipeline.runs import sources
-from pipeline.runs.sources import Fusion, SourceName, dropped_layers, parse_sources
+from pipeline.runs.sources import Fusion, SourceName, dropped_layers, parse_sources, starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -85,6 +85,24 @@ def test_an_adapter_of_permuted_labels_is_taken_only_where_it_is_named_or_alone(
     keep(workspace, "4", "meals", seed=2, dev=0.5)
     assert [each.run for each in chosen(workspace, None)] == [named("3"), named("4"), named("2")]
     assert [each.run for each in chosen(workspace, f"films,meals@{named('1')}")] == [named("3"), named("1")]
+
+
+def test_a_warm_start_takes_an_adapter_of_permuted_labels_only_where_it_is_named_or_alone(
+    workspace: Workspace,
+) -> None:
+    def starts(text: str) -> list[str]:
+        recipe = Recipe(trainable="adapter")
+        taken = starting_adapters(text, workspace.task("films"), recipe, workspace, seed=1)
+        return [each.manifest.run for each in taken]
+
+    keep(workspace, "1", "meals", recipe={"permute_labels": True}, seed=1, dev=0.9)
+    assert starts("best") == [named("1")]
+    keep(workspace, "2", "meals", seed=2, dev=0.5)
+    keep(workspace, "3", "meals", seed=3, dev=0.6)
+    assert starts("best") == starts("meals") == [named("3")]
+    keep(workspace, "4", "meals", seed=1, dev=0.4)
+    assert starts("best") == [named("4")]
+    assert starts(f"meals@{named('1')}") == [named("1")]
 
 
 def test_without_names_every_task_with_an_adapter_that_fits_takes_part(workspace: Workspace) -> None:
