@@ -61,7 +61,8 @@ class RunRequest:
     """The fine-tuning whose backbone is tuned further: of sequential fine-tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
-    """Keep the trained weights of the whole model: another run starts from them, or they are to predict."""
+    """Keep the trained weights of the whole model: another run starts from them, or they are to predict. What is kept
+    of an adapter or a fusion is always its artifact alone."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

@@ -278,7 +278,7 @@ class TrainingRun:
             attention = attention_table(weights, names)
         artifact = self._artifact(model, fitted.best_score, sources) if request.kind in ARTIFACT_KINDS else None
         weights_sha256 = None
-        if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
+        if artifact is None and (request.keep_weights or request.kind in _KEEPS_WEIGHTS):
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
         record = RunRecord(
             run=self.name,

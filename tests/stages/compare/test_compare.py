@@ -13,6 +13,7 @@ import pytest
 from pipeline.cli.printing import print_plan
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
+from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -585,6 +586,19 @@ def test_what_was_built_on_a_model_that_comes_out_otherwise_is_built_again(
             assert {source.run: source.digest for source in record.sources}.items() <= adapters.items()
     forbid_training()
     assert compare(study(**values), again(workspace))[0] == more
+
+
+def test_an_adapter_that_is_kept_is_in_the_store_alone(workspace: Workspace) -> None:
+    rows = {"through": {"method": "adapter", "through": ["meals"]}, "merged": {"method": "merge", "of": "adapter"}}
+    methods = ["adapter", "through", "merged", "fusion", "full"]
+    small = study(methods=methods, sources=["meals"], rows=rows, limit=16, recipe=QUICK | {"epochs": 1})
+    result, _ = compare(small, workspace, keep_weights=True)
+    records = {entry.method: workspace.ledger.find(str(entry.run)) for entry in result.entries}
+    kept = {method: workspace.ledger.weights_file(record.run).is_file() for method, record in records.items()}
+    assert kept == dict.fromkeys(methods, False) | {"full": True}
+    for method, record in records.items():
+        assert (record.weights_sha256 is None) == (method != "full")
+        restore_run(record, workspace.task("films"), workspace)
 
 
 def test_models_that_are_wanted_are_made_again(workspace: Workspace) -> None:
