@@ -14,7 +14,7 @@ from pipeline.training.process_group import process_count
 
 @cache
 def provenance() -> dict[str, Any]:
-    """The commit of this code and whether it was changed, versions, hardware."""
+    """The commit of this code and whether it was changed, versions, hardware: as they are at a process's first call."""
     commit, dirty = commit_of(Path(__file__).parent)
     return {
         "pipeline": VERSION,

@@ -115,6 +115,7 @@ class TrainingRun:
             self.recipe.precision, workspace.track, workspace.ledger.folder(self.name), resting=len(self.parts) > 1
         )
         if accelerator.is_main_process:
+            provenance()  # before training: its code may have changed on disk when it ends
             for name, rows in self.data.items():
                 for note in overlap_notes(name, rows):
                     workspace.tell_once(note)

@@ -1,9 +1,17 @@
 """A run's record names the commit of the code that made it."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from pipeline.runs import provenance
 from pipeline.runs.provenance import commit_of
+from pipeline.runs.workspace import Workspace
+from pipeline.training import fit
+from tests.runs import single_run
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -28,3 +36,27 @@ def test_the_commit_is_that_of_the_code_and_only_tracked_files_change_it(tmp_pat
     assert commit_of(installed) == (None, None)  # not what this repository holds
     (package / "module.py").write_text("x = 2")
     assert commit_of(package) == (head, True)
+
+
+@pytest.fixture
+def nothing_cached() -> Iterator[None]:
+    provenance.provenance.cache_clear()
+    yield
+    provenance.provenance.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_cached")
+def test_a_run_names_the_commit_that_it_began_with(
+    workspace: Workspace, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, backward = ["before"], fit._backward
+
+    def committing(*arguments: Any) -> Any:
+        commits.append("meanwhile")
+        return backward(*arguments)
+
+    monkeypatch.setattr(provenance, "commit_of", lambda _: (commits[-1], False))
+    monkeypatch.setattr(fit, "_backward", committing)
+    record = single_run(workspace, "frozen", "films", quick("head", epochs=1), seed=1, limit=16).get()
+    assert record.provenance["commit"] == "before"
+    assert commits[-1] == "meanwhile"
