@@ -161,6 +161,7 @@ class _Pretraining:
         check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
+            provenance()  # before training: its code may have changed on disk when it ends
             check_writable(self.output)  # now rather than after hours
         train, dev = ({name: self._tokenised(name, split) for name in self.data} for split in ("train", "dev"))
         torch.manual_seed(self.seed)

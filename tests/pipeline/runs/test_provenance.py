@@ -11,6 +11,7 @@ from pipeline.runs import provenance
 from pipeline.runs.provenance import commit_of
 from pipeline.runs.workspace import Workspace
 from pipeline.training import fit
+from stages.pretrain import pretrain
 from tests.runs import single_run
 
 
@@ -45,9 +46,18 @@ def nothing_cached() -> Iterator[None]:
     provenance.provenance.cache_clear()
 
 
+def train_head(workspace: Workspace, quick: Any, _: Path) -> dict[str, Any]:
+    return single_run(workspace, "frozen", "films", quick("head", epochs=1), seed=1, limit=16).get().provenance
+
+
+def train_backbone(workspace: Workspace, quick: Any, output: Path) -> dict[str, Any]:
+    return pretrain(["films"], output, quick("full", epochs=1), workspace, seed=1, limit=16).provenance
+
+
 @pytest.mark.usefixtures("nothing_cached")
-def test_a_run_names_the_commit_that_it_began_with(
-    workspace: Workspace, quick: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("train", [train_head, train_backbone])
+def test_what_is_trained_names_the_commit_that_it_began_with(
+    train: Any, workspace: Workspace, quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits, backward = ["before"], fit._backward
 
@@ -57,6 +67,5 @@ def test_a_run_names_the_commit_that_it_began_with(
 
     monkeypatch.setattr(provenance, "commit_of", lambda _: (commits[-1], False))
     monkeypatch.setattr(fit, "_backward", committing)
-    record = single_run(workspace, "frozen", "films", quick("head", epochs=1), seed=1, limit=16).get()
-    assert record.provenance["commit"] == "before"
+    assert train(workspace, quick, tmp_path / "output")["commit"] == "before"
     assert commits[-1] == "meanwhile"
