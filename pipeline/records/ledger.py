@@ -27,10 +27,13 @@ from pipeline.system.reading import check_regular, present, reading
 RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")
 """The names of the files that are a finished run's record."""
 
-_REMEDY = "train the run again with --force"
-
 RUN_NAME = re.compile(r"[\w-]{1,64}")
 """What may be the name of a folder beside the others: a person's slip must not be read as a path."""
+
+
+def train_again(run: str) -> str:
+    """What a user should do about files of a run that are damaged, whichever command trained it."""
+    return f"remove it (python -m pipeline runs remove {run} --force) and run the command again"
 
 
 class RunBusy(PipelineError):
@@ -268,13 +271,14 @@ def _read(
     reader: Callable[..., pd.DataFrame], file: Path, *columns: str, others: Sequence[str] = (), **options: Any
 ) -> pd.DataFrame:
     """The table in ``file``, which must have ``columns`` of finite numbers, and ``others`` of anything."""
-    with reading(file, _REMEDY):
+    remedy = train_again(file.parent.name)
+    with reading(file, remedy):
         check_regular(file)
         table = reader(file, **options)
     for name in (*columns, *others):
         values = table.get(name)
         if values is None:
-            raise PipelineError(f"{file}: column '{name}' is missing: {_REMEDY}")
+            raise PipelineError(f"{file}: column '{name}' is missing: {remedy}")
         if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
-            raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {_REMEDY}")
+            raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {remedy}")
     return table

@@ -9,11 +9,9 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import Ledger
+from pipeline.records.ledger import Ledger, train_again
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, noted, raise_all
-
-_AGAIN = "train it again with --force"
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def readable_predictions(runs: Iterable[str], task: Task, ledger: Ledger) -> tup
     rows = {run: tuple(table[alike].itertuples(index=False, name=None)) for run, table in tables.items()}
     usual = Counter(rows.values()).most_common(1)[0][0] if rows else ()
     problems += [
-        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: {_AGAIN}"
+        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: {train_again(run)}"
         for run in tables
         if rows[run] != usual
     ]
@@ -66,14 +64,14 @@ def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
     parts = {split: ledger.predictions(run, task.name, split) for split in ("dev", "test")}
     marked = [table.assign(is_dev=split == "dev") for split, table in parts.items() if len(table)]
     if not marked:
-        raise PipelineError(f"{ledger.folder(run)}: its predictions have no rows: {_AGAIN}")
+        raise PipelineError(f"{ledger.folder(run)}: its predictions have no rows: {train_again(run)}")
     table = pd.concat(marked, ignore_index=True)
     probabilities = table.filter(regex="^probability_")
     is_numeric = all(map(is_numeric_dtype, probabilities.dtypes)) and np.isfinite(probabilities.to_numpy(float)).all()
     if [*probabilities] != _probabilities_of(task) or not is_numeric:
         raise PipelineError(
             f"{ledger.folder(run)}: its probabilities are not those of the {len(task.classes)} classes of"
-            f" '{task.name}': {_AGAIN}"
+            f" '{task.name}': {train_again(run)}"
         )
     return table
 

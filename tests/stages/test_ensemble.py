@@ -262,6 +262,7 @@ def test_what_is_damaged_is_left_out_unless_it_is_named(  # type: ignore[no-unty
     (warning,) = capsys.readouterr().err.splitlines()
     assert warning.startswith(f"warning: left out: {ledger.folder(runs[0])}")
     assert reason in warning
+    assert (f"python -m pipeline runs remove {runs[0]} --force" in warning) == (name != "a record")
     with pytest.raises(PipelineError, match="1 problem") as refused:
         ensemble(SST, "named", reports, runs=runs)
     assert str(ledger.folder(runs[0])) in str(refused.value) and reason in str(refused.value)

@@ -108,7 +108,8 @@ def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledge
     assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
     with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
         written.score("quora")
-    message = r"predictions-quora\.parquet: no such file: train the run again with --force"
+    remedy = rf"remove it \(python -m pipeline runs remove {RUN} --force\) and run the command again"
+    message = rf"predictions-quora\.parquet: no such file: {remedy}"
     with pytest.raises(PipelineError, match=message):
         ledger.predictions(RUN, "quora")
 
