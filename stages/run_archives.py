@@ -142,7 +142,7 @@ def _study_as_elsewhere(file: Path) -> bytes:
 
 def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
     """The runs behind a study's cells, their trials and what they are built on: finished here, and missing."""
-    cells = [run for entry in result.entries for run in (entry.run, *entry.trials) if run is not None]
+    cells = [run for entry in result.entries for run in (entry.run, *entry.trials, *entry.source_trials) if run]
     finished, missing = set[str](), set[str]()
     while cells:
         run = cells.pop()

@@ -355,11 +355,11 @@ class Removal:
 
 
 def _cells_in(study: Path) -> dict[str, list[str]]:
-    """The cells of a study by the runs that fill them or were tried for them; none if there is no such file."""
+    """The cells of a study by the runs that fill them, or were tried for them or their sources; none without the file."""
     cells: dict[str, list[str]] = {}
     for entry in read_model(StudyResult, study, "run compare again").entries if present(study) else ():
         filling = () if entry.run is None else (entry.run,)
-        for run in dict.fromkeys((*filling, *entry.trials)):
+        for run in dict.fromkeys((*filling, *entry.trials, *entry.source_trials)):
             cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
     return cells
 

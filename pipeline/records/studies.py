@@ -45,6 +45,8 @@ class Entry(BaseModel):
     """Training seconds with those of the runs it is built on, and of their trials with this seed."""
     trials: tuple[str, ...] = ()
     """The runs that were tried, this one or one with another seed among them: the best on dev gave it its recipe."""
+    source_trials: tuple[str, ...] = ()
+    """The same of the runs that it is built on, without those that were taken."""
     error: str | None = None
 
     @property
@@ -66,7 +68,8 @@ class StudyResult(BaseModel):
     @property
     def spare_trials(self) -> set[str]:
         """The trials that no cell kept: a page shows their recipes, number and cost, and none of their scores."""
-        return {run for entry in self.entries for run in entry.trials} - {entry.run for entry in self.entries}
+        tried = {run for entry in self.entries for run in (*entry.trials, *entry.source_trials)}
+        return tried - {entry.run for entry in self.entries}
 
     @model_validator(mode="after")
     def _check_rows(self) -> Self:

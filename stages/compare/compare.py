@@ -128,5 +128,9 @@ def _entry(cell: Entry, job: Job, jobs: Jobs) -> Entry:
         run = jobs.get(job).run
     except PipelineError as error:
         return cell.model_copy(update={"error": str(error)})
-    trials = tuple(dict.fromkeys(record.run for record in jobs.trials(job)))
-    return cell.model_copy(update={"run": run, "total_seconds": jobs.seconds(job), "trials": trials})
+    trials, of_sources = (
+        tuple(dict.fromkeys(record.run for record in records))
+        for records in (jobs.trials(job), jobs.source_trials(job))
+    )
+    found = {"run": run, "total_seconds": jobs.seconds(job), "trials": trials, "source_trials": of_sources}
+    return cell.model_copy(update=found)

@@ -78,6 +78,12 @@ class Jobs:
         """The runs of the trials of a job that did not fail."""
         return [*self.known.tried(job).values()]
 
+    def source_trials(self, job: Job) -> list[RunRecord]:
+        """The trials behind what a finished job is built on, without the runs that were taken."""
+        taken = {self.get(need).run for need in job.needs}
+        own = [trial for need in job.needs for trial in self.trials(need) if trial.run not in taken]
+        return own + [trial for need in job.needs for trial in self.source_trials(need)]
+
     def finish(self, job: Job, record: RunRecord) -> None:
         """Note a run. One that was lost may come out otherwise on another machine: what was built on it is missing."""
         outcomes, lost = self.known.outcomes, self.known.lost.pop(job, None)

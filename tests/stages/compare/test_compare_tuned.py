@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,8 @@ from pipeline.settings.study import Study
 from stages.compare.compare import compare, dry_run
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.report import report
+from stages.run_archives import export_runs
+from stages.runs import Runs
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8}
 RATES = {"learning_rate": [1e-6, 5e-3, 2e-3]}
@@ -186,7 +189,9 @@ def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  
     assert fused.total_seconds == pytest.approx(fused.seconds + sources)
 
 
-def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_were_run(workspace: Workspace) -> None:
+def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_were_run(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     rates = {"learning_rate": [1e-6, 5e-3]}
     asked = study(methods=["full", "sequential"], tune={"full": rates}, seeds=[2, 3], source_seed=1)
     result, _ = compare(asked, workspace)
@@ -196,6 +201,12 @@ def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_wer
     assert len(meals) == 3  # the source, and with the first seed the trials that chose its rate
     assert first.total_seconds == pytest.approx(first.record.cost.seconds + sum(sources.values()))
     assert second.total_seconds == pytest.approx(second.record.cost.seconds + sources[1])
+    runs = Runs(workspace.reports, workspace.store_root)
+    assert {record.run for record in meals} <= {*runs.uses} & {
+        *export_runs(runs, tmp_path / "x.zip", result.study.name).runs
+    }
+    taken = first.record.sources[0].run
+    assert {*first.entry.source_trials} == {record.run for record in meals} - {taken}
 
 
 @pytest.mark.slow
