@@ -355,7 +355,7 @@ class Removal:
 
 
 def _cells_in(study: Path) -> dict[str, list[str]]:
-    """The cells of a study by the runs that fill them, or were tried for them or their sources; none without the file."""
+    """The cells of a study by the runs that fill them, or were tried for them or a source; none without the file."""
     cells: dict[str, list[str]] = {}
     for entry in read_model(StudyResult, study, "run compare again").entries if present(study) else ():
         filling = () if entry.run is None else (entry.run,)

@@ -125,12 +125,12 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
 
 def _entry(cell: Entry, job: Job, jobs: Jobs) -> Entry:
     try:
-        run = jobs.get(job).run
+        run, seconds = jobs.get(job).run, jobs.seconds(job)
     except PipelineError as error:
         return cell.model_copy(update={"error": str(error)})
     trials, of_sources = (
         tuple(dict.fromkeys(record.run for record in records))
         for records in (jobs.trials(job), jobs.source_trials(job))
     )
-    found = {"run": run, "total_seconds": jobs.seconds(job), "trials": trials, "source_trials": of_sources}
+    found = {"run": run, "total_seconds": seconds, "trials": trials, "source_trials": of_sources}
     return cell.model_copy(update=found)
