@@ -9,8 +9,7 @@ from pipeline.reporting.runs import StudyRuns, once, runs_of
 from pipeline.reporting.text import number
 
 MOST_COLUMNS = 20
-"""A table with more epochs than these shows evenly spaced ones, and the last of each line; the figure and its CSV have
-all."""
+"""A table with more epochs than these shows evenly spaced ones; the figure and its CSV have all."""
 
 
 @once
@@ -49,8 +48,7 @@ def epoch_table(runs: StudyRuns) -> Table | None:
     trained = scores["train"].notna().any()
     epochs = sorted(scores["epoch"].unique())
     step = -(-len(epochs) // MOST_COLUMNS)
-    last = {*scores.groupby(["method", "target"])["epoch"].max()}  # a line may be shorter than a step
-    shown = [epoch for place, epoch in enumerate(epochs, 1) if place % step == 0 or epoch in last]
+    shown = [epoch for epoch in epochs if epoch % step == 0 or epoch == epochs[-1]]
     rows = []
     for line, target, group in runs.cells():
         for part in ("dev", "train") if trained else ("dev",):

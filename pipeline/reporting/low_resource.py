@@ -8,7 +8,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells, with_best
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once
-from pipeline.reporting.text import amount_text, count, marks_note, titles_text, where_text
+from pipeline.reporting.text import amount_text, count, listed, marks_note, where_text
 
 
 class LowResource:
@@ -33,7 +33,7 @@ class LowResource:
         if point is not None:
             return point
         groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
-        return mean_of(max(map(self.runs.train_rows, group)) or None for group in groups if group)
+        return mean_of(max(scored.score.train_rows for scored in group) for group in groups if group)
 
     @cached_property
     def verdicts(self) -> Verdicts:
@@ -90,8 +90,7 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
                 parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison, runs.study)}")
             elif comparison is not None:
                 same.append(title)
-        found = ["; ".join(parts)] if parts else []
         if same:
-            found.append(f"not significant for: {titles_text(same)}")
-        if found:
-            yield f"With {point:,} training rows, on {where}, against {against}: {'. '.join(found)}."
+            parts.append(f"the difference is not significant for {listed(same)}")
+        if parts:
+            yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.records.studies import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.reporting.text import TEXTS, capital, listed, paragraphs, titles_text
+from pipeline.reporting.text import TEXTS, capital, listed, paragraphs
 from pipeline.system.backbone_name import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
@@ -74,8 +74,8 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
         for scored in runs.scored:
             title = runs.study.title(scored.entry.line.row)
             rows.setdefault(scored.record.recipe.precision, {})[title] = None
-        of_each = ". ".join(f"{precision}: {titles_text(titles)}" for precision, titles in sorted(rows.items()))
-        yield f"Precisions are mixed: give --precision, so that rows do not differ in precision. {of_each}."
+        listed_rows = "; ".join(f"{precision}: {', '.join(titles)}" for precision, titles in sorted(rows.items()))
+        yield (f"Precisions are mixed ({listed_rows}): give --precision, so that rows do not differ in precision.")
 
 
 def scoring_text(runs: StudyRuns) -> str:
@@ -102,10 +102,9 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     """Whether rows had unlike numbers of optimiser steps on a target, by more than a tenth."""
     steps: dict[str, dict[str, set[int]]] = {}
     for scored in main:
-        trainer = runs.trainer(scored)
-        if scored.epochs and trainer is not None:
+        if scored.epochs:
             own = steps.setdefault(scored.entry.target, {})
-            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(trainer))
+            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(scored.record))
     every = {target: set[int]().union(*own.values()) for target, own in steps.items()}
     unlike = [target for target, numbers in every.items() if max(numbers) > 1.1 * min(numbers)]
     if not unlike:
@@ -114,24 +113,23 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     for target in unlike:
         for title, numbers in steps[target].items():
             by_row.setdefault(title, set()).update(numbers)
-    starts = titles_text(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
+    starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
     yield (
-        f"Optimiser steps of a run differ on {listed(unlike)}: {_sizes(by_row, '; ')}."
-        f"{f' Rows that start from trained models: {starts}.' if starts else ''}"
+        f"Optimiser steps of a run differ on {listed(unlike)}: {_sizes(by_row)}"
+        f"{f'; {starts} start from trained models' if starts else ''}."
     )
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:
     """What was tuned, where, and whether all rows had as many trials."""
-    reused = "; other seeds reuse the choice" if len(runs.study.seeds) > 1 else ""
-    where = {"first seed": f"seed {runs.study.seeds[0]}{reused}", "each seed": "each seed"}
+    where = {"first seed": f"seed {runs.study.seeds[0]}; other seeds reuse the choice", "each seed": "each seed"}
     for name in runs.rows:
         row = runs.study.row(name)
         if len(row.trials) > 1:
             values = "; ".join(f"{key} {', '.join(map(value_text, own))}" for key, own in (row.tune or {}).items())
             yield (
-                f"{capital(runs.study.title(name))} was tuned on the validation rows ({values};"
-                f" {len(row.trials)} trials on {where[runs.study.tune_on]})."
+                f"{row.title} was tuned on the validation rows ({values}; {len(row.trials)} trials on"
+                f" {where[runs.study.tune_on]})."
                 " Its seconds count all trials, and no table shows the scores of the others."
             )
     if edges := list(_edges(runs)):
@@ -163,7 +161,7 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
             least = len(chosen) if len(numbers) == 2 else len(chosen) // 2 + 1
             for word, end in (("lowest", min(numbers)), ("highest", max(numbers))):
                 if end and kept[end] >= least > 0:  # nothing is tried below 0
-                    yield f"{study.title(name)}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
+                    yield f"{row.title}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
 
 
 def _source_seed(runs: StudyRuns) -> Iterator[str]:
@@ -184,8 +182,7 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         for target, group in runs.groups(Line(name)).items():
             starts = Counter(scored.record.anchor or "new adapter" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        title, starts_text = runs.study.title(name), "; ".join(by_target)
-        yield f"Start of {title}, selected on training rows, with the number of runs: {starts_text}."
+        yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 
 
 def _closed(runs: StudyRuns) -> Iterator[str]:
@@ -221,5 +218,5 @@ def _counts(counts: Counter[str]) -> str:
     return "; ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in counts.most_common())
 
 
-def _sizes(sizes: Mapping[str, Collection[int]], between: str = ", ") -> str:
-    return between.join(f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in sizes.items())
+def _sizes(sizes: Mapping[str, Collection[int]]) -> str:
+    return ", ".join(f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in sizes.items())

@@ -22,10 +22,10 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     identity = {name: value for name, value in record.identity.items() if name not in named}
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
-    # Adapters that one may start as are no part of it.
-    is_choice = record.kind == "adapter" and not record.is_continued_adapter
-    taken = "start candidate" if is_choice else "source"
-    identity |= {f"{taken}, run {source.run}": source.digest for source in record.sources}
+    taken = "source, run"
+    if record.kind == "adapter" and not record.is_continued_adapter:
+        taken = "start candidate, run"
+    identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
     if made_with.pop("dirty", False):
         # The commit alone would not say what ran.
@@ -33,7 +33,6 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
     return {
         "record": record,
-        "sources_are": "Start selected among" if is_choice else "Built on",
         "row": method,
         "label": f"{method}, {' + '.join(record.trained_on)}, {record.own.train_rows:,} rows, seed {record.seed}",
         "groups": {

@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.records.studies import Entry, Line, StudyResult
-from pipeline.reporting.text import MISSING, titles_text
+from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, Shared, paired_difference
@@ -162,16 +162,16 @@ class StudyRuns:
 
     def recipe_of(self, scored: Scored) -> Recipe:
         """How the target was trained: a model of several tasks has a recipe for each."""
-        trainer = self.trainer(scored)
+        trainer = self._trainer(scored)
         return scored.record.recipe if trainer is None else trainer.recipe_of(scored.entry.target)
 
     def train_rows(self, scored: Scored) -> int:
         """The target's training rows; 0 where no run trained on it, or it is not known which."""
-        trainer = self.trainer(scored)
+        trainer = self._trainer(scored)
         return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
 
-    def trainer(self, scored: Scored) -> RunRecord | None:
-        """The run that trained on the target: of sequential fine-tuning the last or an earlier one; None: not known."""
+    def _trainer(self, scored: Scored) -> RunRecord | None:
+        """The run that trained on the target: of sequential fine-tuning the one before the last, or one before that."""
         step: RunRecord | None = scored.record
         while step is not None and scored.entry.target not in step.trained_on:
             step = self.ledger.find(step.sources[0].run) if step.sources else None
@@ -319,7 +319,7 @@ def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
 
 def joint_titles(runs: StudyRuns) -> str:
     """The rows of which one run answers several targets, ``a; b``; empty where there is none."""
-    return titles_text(runs.study.title(name) for name in runs.rows if targets_at_once(runs, name) > 1)
+    return "; ".join(runs.study.title(name) for name in runs.rows if targets_at_once(runs, name) > 1)
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

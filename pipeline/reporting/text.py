@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 
 from pipeline.settings.study import Study
@@ -96,11 +96,6 @@ def percent(share: float) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
-
-
-def titles_text(titles: Iterable[str]) -> str:
-    """``a; b, of two texts``: the titles of rows, which may hold commas, each once."""
-    return "; ".join(dict.fromkeys(titles))
 
 
 def where_text(study: Study, targets: Sequence[str] | None = None) -> str:

@@ -272,15 +272,14 @@ class Study(BaseModel):
             titles[self.trials_on_target(name)].append(self.title(name))
         if len(titles) < 2:
             return ""
-        groups = [(count, "; ".join(own)) for count, own in sorted(titles.items())]
+        groups = [(", ".join(own), count) for count, own in sorted(titles.items())]
         most = max(titles, key=lambda count: len(titles[count]))
         if len(titles[most]) > _NAMED:
-            others = most, f"the {len(titles[most])} others"
-            groups = [*(group for group in groups if group[0] != most), others]
-        trials = ". ".join(f"{count}: {rows}" for count, rows in groups)
+            others = f"the {len(titles[most])} others", most
+            groups = [*(group for group in groups if group[1] != most), others]
+        trials = "; ".join(f"{rows} {count}" for rows, count in groups)
         return (
-            "Rows had different numbers of trials, and the best of more trials scores higher by chance alone."
-            f" {trials}."
+            f"Rows had different numbers of trials ({trials}): the best of more trials scores higher by chance alone."
         )
 
     def trials_on_target(self, name: str) -> int:

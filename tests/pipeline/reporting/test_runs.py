@@ -11,8 +11,7 @@ import pytest
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
-from pipeline.reporting.epochs import MOST_COLUMNS, epoch_scores, epoch_table
-from pipeline.reporting.notes import notes
+from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, once, shared_by
 from pipeline.settings.recipe import Recipe
@@ -156,8 +155,7 @@ def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(t
     rows = {"cycle": {"method": "sequential", "order": ["sst", "sts"], "title": "in turn"}}
     study = make(tmp_path, methods=["full", "cycle"], targets=["sst", "sts"], rows=rows)
     rate = Recipe(trainable="full", epochs=4, learning_rate=3e-5)
-    first = study.record("full", "sst", 1, own={"train_rows": 8000}, recipe=rate)
-    study.serve(first, "full", "sst")
+    first = study.add("full", "sst", 1, rows=700, recipe=rate)
     study.add("full", "sts", 1)
     read = (SourceRun(task="sst", run=first.run, digest="a" * 64),)
     last = study.record("cycle", "sts", 1, others={"sst": (predictions_of("sst", 0.5, 7), 0.6)}, sources=read)
@@ -165,21 +163,9 @@ def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(t
         study.serve(last, "cycle", target)
     runs = StudyRuns(study.result, study.ledger)
     (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
-    assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (8000, 1000)
-    assert not [note for note in notes(runs) if note.startswith("Optimiser steps")]  # 8,000 rows either way
+    assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
     assert runs.recipe_of(on_sst).learning_rate == 3e-5 != runs.recipe_of(on_sts).learning_rate
     assert runs.dev_curve(on_sst) is None
     assert runs.dev_curve(on_sts) is not None
     scores = epoch_scores(runs)
     assert set(scores.loc[scores["method"] == Line("cycle"), "target"]) == {"sts"}
-
-
-def test_a_row_of_few_epochs_stands_beside_one_of_many(tmp_path: Path) -> None:
-    study = make(tmp_path)
-    for row, epochs in (("full", MOST_COLUMNS + 5), ("adapter", 1)):
-        study.add(row, "sst", 1, curve=[{"epoch": 1.0 + epoch, "loss": 1.0, "dev": 0.5} for epoch in range(epochs)])
-    table = epoch_table(StudyRuns(study.result, study.ledger))
-    assert table is not None
-    assert [row[0].text for row in table.rows] == ["full fine-tuning", "adapter"]
-    assert len(table.columns) <= MOST_COLUMNS + 3
-    assert {"epoch 1", f"epoch {MOST_COLUMNS + 5}"} <= {*table.columns}
