@@ -22,10 +22,10 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     identity = {name: value for name, value in record.identity.items() if name not in named}
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
-    taken = "source, run"
-    if record.kind == "adapter" and not record.is_continued_adapter:
-        taken = "start candidate, run"
-    identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
+    # Those of a warm start are candidates: it may have begun as none of them.
+    are_candidates = record.kind == "adapter" and not record.is_continued_adapter
+    taken = "start candidate" if are_candidates else "source"
+    identity |= {f"{taken}, run {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
     if made_with.pop("dirty", False):
         # The commit alone would not say what ran.
@@ -34,6 +34,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     return {
         "record": record,
         "row": method,
+        "sources": "Start selected among" if are_candidates else "Built on",
         "label": f"{method}, {' + '.join(record.trained_on)}, {record.own.train_rows:,} rows, seed {record.seed}",
         "groups": {
             "Result": _result(record),

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.reporting.page import marked_columns, numeric_columns, sort_key, write_page
-from pipeline.reporting.provenance import number_text
+from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.tables import MARKS
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, sample_report
@@ -128,6 +128,27 @@ def test_every_run_has_its_provenance_and_is_linked(page: Page, report: Report) 
     assert any("pearson" in text for text in page.text_of("dt"))
     assert "0.2500, before training 0.7500" in page.text_of("dd")
     assert "0, 1" in page.text_of("dd")
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "label"),
+    [
+        ("adapter", {}, "Start selected among"),  # a warm start, which may have begun as a new adapter
+        ("adapter", {"start": ["fresh"]}, "Built on"),  # continues its source
+        ("fusion", {}, "Built on"),
+    ],
+)
+def test_candidates_for_a_start_are_not_what_an_adapter_is_built_on(
+    kind: str, start: dict[str, list[str]], label: str, tmp_path: Path
+) -> None:
+    report = sample_report(tmp_path / "figures")
+    fusion = report.records["fusion-sst-1"]
+    record = fusion.model_copy(update={"kind": kind, "identity": fusion.identity | start})
+    view = run_view(record, None, "row")
+    assert view["sources"] == label
+    page = Page(read(replace(report, records={record.run: record}), tmp_path))
+    assert [text for text in page.text_of("p") if text.startswith(label)]
+    assert ("start candidate, run elsewhere-imdb-1" in dict(view["groups"]["Identity"])) == (label != "Built on")
 
 
 def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report) -> None:
