@@ -33,7 +33,7 @@ class LowResource:
         if point is not None:
             return point
         groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
-        return mean_of(max(scored.score.train_rows for scored in group) for group in groups if group)
+        return mean_of(max(map(self.runs.train_rows, group)) or None for group in groups if group)
 
     @cached_property
     def verdicts(self) -> Verdicts:

@@ -52,7 +52,7 @@ def main_table(runs: StudyRuns) -> Table | None:
 
 def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     targets, group = runs.study.targets, runs.all(line)
-    records, epochs = records_of(group), sorted({scored.epochs for scored in group})
+    records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
     mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
     scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
     if len(scores) == len(targets):

@@ -33,10 +33,11 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     train, rows = ({target: set[int]() for target in runs.study.targets} for _ in range(2))
     leaks: dict[str, int] = {}
     for scored in main:
-        target, score = scored.entry.target, scored.score
-        if size := runs.train_rows(scored):
-            train[target].add(size)
-        rows[target].add(score.scored_rows)
+        target, trainer = scored.entry.target, runs.trainer(scored)
+        score = scored.score if trainer is None else trainer.score(target)
+        if score.train_rows:
+            train[target].add(score.train_rows)
+        rows[target].add(scored.score.scored_rows)
         if leaked := score.dev_in_train if score.test is None else score.test_in_train:
             leaks[target] = max(leaks.get(target, 0), leaked)
     own = ((runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows)
@@ -90,7 +91,8 @@ def scoring_text(runs: StudyRuns) -> str:
 def _added(runs: StudyRuns) -> Iterator[str]:
     """The rows of other tasks that a line was trained on, and how many were left out, as of the first seed."""
     for line, target, group in runs.cells():
-        for source, added in group[0].score.added.items():
+        trainer = runs.trainer(group[0])
+        for source, added in (trainer.score(target).added if trainer is not None else {}).items():
             left_out = added.in_dev + added.in_test + added.in_other_dev
             yield (
                 f"{runs.title(line)} on {target}: {added.rows:,} training rows of {source} added, {left_out} left out"
@@ -102,9 +104,10 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     """Whether rows had unlike numbers of optimiser steps on a target, by more than a tenth."""
     steps: dict[str, dict[str, set[int]]] = {}
     for scored in main:
-        if scored.epochs:
+        trainer = runs.trainer(scored)
+        if trainer is not None and runs.epochs(scored):
             own = steps.setdefault(scored.entry.target, {})
-            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(scored.record))
+            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(trainer))
     every = {target: set[int]().union(*own.values()) for target, own in steps.items()}
     unlike = [target for target, numbers in every.items() if max(numbers) > 1.1 * min(numbers)]
     if not unlike:

@@ -77,14 +77,6 @@ class Scored:
         """With those of the runs it is built on, where they are known."""
         return self.entry.total_seconds or self.seconds
 
-    @property
-    def epochs(self) -> int:
-        """The planned epochs, in joint training those of its mixing; 0 where nothing trains."""
-        if self.record.cost.trainable_parameters == 0 or self.record.kind == "ensemble":
-            return 0
-        steps = steps_per_epoch(self.record)
-        return self.record.recipe.epochs_of(steps) if steps else 0
-
 
 class StudyRuns:
     """A study's entries with their records, and the attention maps that were asked for.
@@ -160,22 +152,35 @@ class StudyRuns:
         """What was planned for :meth:`cell`."""
         return self._entries.get((line, target, rows), [])
 
-    def recipe_of(self, scored: Scored) -> Recipe:
-        """How the target was trained: a model of several tasks has a recipe for each."""
-        trainer = self._trainer(scored)
-        return scored.record.recipe if trainer is None else trainer.recipe_of(scored.entry.target)
+    def trainer(self, scored: Scored) -> RunRecord | None:
+        """The run that trained on the target, which rows, steps, epochs and recipe of a cell are those of.
 
-    def train_rows(self, scored: Scored) -> int:
-        """The target's training rows; 0 where no run trained on it, or it is not known which."""
-        trainer = self._trainer(scored)
-        return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
-
-    def _trainer(self, scored: Scored) -> RunRecord | None:
-        """The run that trained on the target: of sequential fine-tuning the one before the last, or one before that."""
+        It is the cell's own, but for the earlier tasks of models that learned tasks in turn: of these an earlier run.
+        None where no run trained on the target, or it is not known which.
+        """
         step: RunRecord | None = scored.record
         while step is not None and scored.entry.target not in step.trained_on:
             step = self.ledger.find(step.sources[0].run) if step.sources else None
         return step
+
+    def recipe_of(self, scored: Scored) -> Recipe:
+        """How the target was trained: a model of several tasks has a recipe for each."""
+        trainer = self.trainer(scored)
+        return scored.record.recipe if trainer is None else trainer.recipe_of(scored.entry.target)
+
+    def train_rows(self, scored: Scored) -> int:
+        """The target's training rows; 0 where there is no :meth:`trainer`."""
+        trainer = self.trainer(scored)
+        return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
+
+    def epochs(self, scored: Scored) -> int:
+        """The planned epochs on the target, in joint training those of its mixing; 0 where nothing trains, or there is
+        no :meth:`trainer`."""
+        trainer = self.trainer(scored)
+        if trainer is None or trainer.cost.trainable_parameters == 0 or trainer.kind == "ensemble":
+            return 0
+        steps = steps_per_epoch(trainer)
+        return trainer.recipe.epochs_of(steps) if steps else 0
 
     def dev_curve(self, scored: Scored) -> pd.Series | None:
         """The scores on the validation rows of the target, epoch by epoch, while the run trained.

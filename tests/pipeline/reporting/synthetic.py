@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
+from pipeline.data.task_data import Added
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
@@ -198,6 +199,24 @@ def make(folder: Path, **keys: Any) -> Synthetic:
     """An empty study: ``make(tmp_path, methods=["full", "adapter"], targets=["sst"], seeds=[1])``."""
     values = {"name": "made", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1], **keys}
     return Synthetic(folder / "reports", Study.parse(values, "test", known_tasks=["quora"]))
+
+
+def in_turn(folder: Path, **keys: Any) -> Synthetic:
+    """A row that learns sst, of 700 rows in 8 epochs, and then sts, of 1,000 in 4, beside full fine-tuning on each."""
+    rows = {"cycle": {"method": "sequential", "order": ["sst", "sts"], "title": "in turn"}}
+    study = make(folder, methods=["full", "cycle"], targets=["sst", "sts"], rows=rows, **keys)
+    first = study.add(
+        "full", "sst", 1,
+        recipe=Recipe(trainable="full", epochs=8, learning_rate=3e-5),
+        own={"train_rows": 700, "dev_in_train": 17, "added": {"imdb": Added(rows=60, in_dev=3)}},
+        curve=[{"epoch": epoch, "loss": 1.0, "dev": 0.5} for epoch in range(1, 9)],
+    )  # fmt: skip
+    study.add("full", "sts", 1)
+    read = (SourceRun(task="sst", run=first.run, digest="a" * 64),)
+    last = study.record("cycle", "sts", 1, others={"sst": (predictions_of("sst", 0.5, 7), 0.6)}, sources=read)
+    for target in ("sst", "sts"):
+        study.serve(last, "cycle", target)
+    return study
 
 
 def whole_study(folder: Path, **keys: Any) -> Synthetic:

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.epochs import epoch_scores
+from pipeline.reporting.low_resource import low_resource
+from pipeline.reporting.notes import notes
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, once, shared_by
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
+from tests.pipeline.reporting.synthetic import Synthetic, in_turn, make, predictions_of
 
 
 @pytest.mark.parametrize(
@@ -45,15 +46,17 @@ def test_the_epochs_of_joint_training_are_those_of_its_mixing(mixing: str, epoch
     study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
     record = study.record("multitask", "sst", 1, others={"sts": (predictions_of("sts", 1.0, 3), None)}, recipe=recipe)
     study.serve(record, "multitask", "sst")
-    (scored,) = StudyRuns(study.result, study.ledger).cell("multitask", "sst")
-    assert scored.epochs == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
+    runs = StudyRuns(study.result, study.ledger)
+    (scored,) = runs.cell("multitask", "sst")
+    assert runs.epochs(scored) == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
 
 
 def test_a_run_without_training_rows_has_no_epochs(tmp_path: Path) -> None:
     study = make(tmp_path, methods=["full"], targets=["sst"])
     study.serve(study.record("full", "sst", 1, own={"train_rows": 0}), "full", "sst")
-    (scored,) = StudyRuns(study.result, study.ledger).cell("full", "sst")
-    assert scored.epochs == 0
+    runs = StudyRuns(study.result, study.ledger)
+    (scored,) = runs.cell("full", "sst")
+    assert runs.epochs(scored) == 0
 
 
 def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:
@@ -152,20 +155,30 @@ def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
 
 
 def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(tmp_path: Path) -> None:
-    rows = {"cycle": {"method": "sequential", "order": ["sst", "sts"], "title": "in turn"}}
-    study = make(tmp_path, methods=["full", "cycle"], targets=["sst", "sts"], rows=rows)
-    rate = Recipe(trainable="full", epochs=4, learning_rate=3e-5)
-    first = study.add("full", "sst", 1, rows=700, recipe=rate)
-    study.add("full", "sts", 1)
-    read = (SourceRun(task="sst", run=first.run, digest="a" * 64),)
-    last = study.record("cycle", "sts", 1, others={"sst": (predictions_of("sst", 0.5, 7), 0.6)}, sources=read)
-    for target in ("sst", "sts"):
-        study.serve(last, "cycle", target)
+    study = in_turn(tmp_path)
     runs = StudyRuns(study.result, study.ledger)
     (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
+    first, last = runs.trainer(on_sst), runs.trainer(on_sts)
+    assert first is not None
+    assert last == on_sts.record
+    assert (first.task, on_sst.record) == ("sst", last)
     assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
+    assert (runs.epochs(on_sst), runs.epochs(on_sts)) == (8, 4)
     assert runs.recipe_of(on_sst).learning_rate == 3e-5 != runs.recipe_of(on_sts).learning_rate
     assert runs.dev_curve(on_sst) is None
     assert runs.dev_curve(on_sts) is not None
     scores = epoch_scores(runs)
     assert set(scores.loc[scores["method"] == Line("cycle"), "target"]) == {"sts"}
+    told = list(notes(runs))
+    assert not [note for note in told if note.startswith("Optimiser steps")]
+    assert "Texts of scored rows that are also in train: sst 17." in told
+    assert [note for note in told if note.startswith("in turn on sst: 60 training rows of imdb added, 3 left out")]
+
+
+def test_a_low_resource_curve_counts_the_rows_of_the_task_that_was_learned_first(tmp_path: Path) -> None:
+    study = in_turn(tmp_path, curve={"rows": [100], "methods": ["full", "cycle"]})
+    for row in ("full", "cycle"):
+        study.add(row, "sst", 1, rows=100)
+    curve = low_resource(StudyRuns(study.result, study.ledger))
+    assert curve is not None
+    assert [curve.train_rows(point, ["sst"]) for point in curve.points] == [100, 700]
