@@ -10,7 +10,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, scores_cell, text_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
-from pipeline.reporting.text import count, interval_text, listed, marks_note, points
+from pipeline.reporting.text import count, interval_text, marks_note, points
 from pipeline.settings.parts import gates_text
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference
@@ -131,7 +131,7 @@ def _difference(runs: StudyRuns, gain: FusionGain) -> Difference | None:
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line a row of fusion and target; None in a study without fusion."""
     gains = fusion_gains(runs)
-    unscored = listed(list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None)))
+    unscored = runs.titles(gain.line for gain in gains if gain.over_start is None)
     marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
     return Table.of("fusion-gain", [_row(runs, gain) for gain in gains], unscored=unscored, marks=marks)
 

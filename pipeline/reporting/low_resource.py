@@ -8,7 +8,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells, with_best
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once
-from pipeline.reporting.text import amount_text, count, listed, marks_note, where_text
+from pipeline.reporting.text import amount_text, count, marks_note, where_text
 
 
 class LowResource:
@@ -83,14 +83,16 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
     scope = None if len(curve.targets) > 1 else curve.targets[0]
     where, against = where_text(runs.study, curve.targets), runs.title(runs.reference)
     for point in curve.points[:-1]:
-        parts, same = [], []
+        parts, same = list[str](), list[Line]()
         for row in curve.rows:
-            title, comparison = runs.study.title(row), curve.verdicts.get(((row, point), scope))
+            comparison = curve.verdicts.get(((row, point), scope))
             if comparison is not None and comparison.significant:
-                parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison, runs.study)}")
+                parts.append(
+                    f"{runs.study.title(row)} is {comparison.verdict} by {amount_text(comparison, runs.study)}"
+                )
             elif comparison is not None:
-                same.append(title)
+                same.append(Line(row))
         if same:
-            parts.append(f"the difference is not significant for {listed(same)}")
+            parts.append(f"the difference is not significant for {runs.titles(same)}")
         if parts:
             yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."

@@ -48,8 +48,8 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     yield from paragraphs(
         _NOTES["data"],
         backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
-        train=_sizes(train),
-        rows=_sizes(rows),
+        train=", ".join(_amounts(train)),
+        rows=", ".join(_amounts(rows)),
         scoring=scoring_text(runs),
         kind="test" if all(scored.score.test is not None for scored in main) else "scored",
         places="; in ".join(sorted(places)),
@@ -71,12 +71,11 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
             " between two seeds."
         )
     if len(precisions) > 1:
-        rows: dict[str, dict[str, None]] = {}
+        rows: dict[str, set[str]] = {}
         for scored in runs.scored:
-            title = runs.study.title(scored.entry.line.row)
-            rows.setdefault(scored.record.recipe.precision, {})[title] = None
-        listed_rows = "; ".join(f"{precision}: {', '.join(titles)}" for precision, titles in sorted(rows.items()))
-        yield (f"Precisions are mixed ({listed_rows}): give --precision, so that rows do not differ in precision.")
+            rows.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.record.recipe.precision)
+        by_row = "; ".join(_amounts(rows))
+        yield f"Precisions are mixed ({by_row}): give --precision, so that rows do not differ in precision."
 
 
 def scoring_text(runs: StudyRuns) -> str:
@@ -116,22 +115,24 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     for target in unlike:
         for title, numbers in steps[target].items():
             by_row.setdefault(title, set()).update(numbers)
-    starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
+    starts = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).of)
     yield (
-        f"Optimiser steps of a run differ on {listed(unlike)}: {_sizes(by_row)}"
-        f"{f'; {starts} start from trained models' if starts else ''}."
+        f"Optimiser steps of a run differ on {listed(unlike)}: {'; '.join(_amounts(by_row))}."
+        f"{f' Rows that start from trained models: {starts}.' if starts else ''}"
     )
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:
     """What was tuned, where, and whether all rows had as many trials."""
-    where = {"first seed": f"seed {runs.study.seeds[0]}; other seeds reuse the choice", "each seed": "each seed"}
+    first, *others = runs.study.seeds
+    reused = "; other seeds reuse the choice" if others else ""
+    where = {"first seed": f"seed {first}{reused}", "each seed": "each seed"}
     for name in runs.rows:
         row = runs.study.row(name)
         if len(row.trials) > 1:
             values = "; ".join(f"{key} {', '.join(map(value_text, own))}" for key, own in (row.tune or {}).items())
             yield (
-                f"{row.title} was tuned on the validation rows ({values}; {len(row.trials)} trials on"
+                f"{runs.study.title(name)} was tuned on the validation rows ({values}; {len(row.trials)} trials on"
                 f" {where[runs.study.tune_on]})."
                 " Its seconds count all trials, and no table shows the scores of the others."
             )
@@ -164,7 +165,7 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
             least = len(chosen) if len(numbers) == 2 else len(chosen) // 2 + 1
             for word, end in (("lowest", min(numbers)), ("highest", max(numbers))):
                 if end and kept[end] >= least > 0:  # nothing is tried below 0
-                    yield f"{row.title}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
+                    yield f"{study.title(name)}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
 
 
 def _source_seed(runs: StudyRuns) -> Iterator[str]:
@@ -185,7 +186,10 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         for target, group in runs.groups(Line(name)).items():
             starts = Counter(scored.record.anchor or "new adapter" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
+        yield (
+            f"Start of {runs.study.title(name)}, selected on training rows, with the number of runs:"
+            f" {'; '.join(by_target)}."
+        )
 
 
 def _closed(runs: StudyRuns) -> Iterator[str]:
@@ -221,5 +225,6 @@ def _counts(counts: Counter[str]) -> str:
     return "; ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in counts.most_common())
 
 
-def _sizes(sizes: Mapping[str, Collection[int]]) -> str:
-    return ", ".join(f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in sizes.items())
+def _amounts(of_each: Mapping[str, Collection[int] | Collection[str]]) -> list[str]:
+    """``sst 900/1000``: a name and what holds for it, in order."""
+    return [f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in of_each.items()]

@@ -108,7 +108,7 @@ def _run_labels(report: Report) -> dict[str, str]:
     labels: dict[str, dict[str, None]] = {}
     for run, line in zip(report.results["run"], report.results["method"], strict=True):
         labels.setdefault(run, {})[report.study.title(line.row, line.source)] = None
-    return {run: ", ".join(titles) for run, titles in labels.items()}
+    return {run: "; ".join(titles) for run, titles in labels.items()}
 
 
 def _results_table(report: Report) -> Table:

@@ -124,6 +124,10 @@ class StudyRuns:
     def title(self, line: Line) -> str:
         return self.study.title(line.row, line.source)
 
+    def titles(self, lines: Iterable[Line]) -> str:
+        """Each title once, ``a; b``: one may have commas, as ``sequential, from sst``."""
+        return "; ".join(dict.fromkeys(map(self.title, lines)))
+
     def column(self, target: str) -> str:
         """The head of a column of scores: ``sst (accuracy)``."""
         return f"{target} ({self.metrics.get(target, MISSING)})"
@@ -324,7 +328,7 @@ def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
 
 def joint_titles(runs: StudyRuns) -> str:
     """The rows of which one run answers several targets, ``a; b``; empty where there is none."""
-    return "; ".join(runs.study.title(name) for name in runs.rows if targets_at_once(runs, name) > 1)
+    return runs.titles(Line(name) for name in runs.rows if targets_at_once(runs, name) > 1)
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

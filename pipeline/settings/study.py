@@ -272,12 +272,11 @@ class Study(BaseModel):
             titles[self.trials_on_target(name)].append(self.title(name))
         if len(titles) < 2:
             return ""
-        groups = [(", ".join(own), count) for count, own in sorted(titles.items())]
         most = max(titles, key=lambda count: len(titles[count]))
-        if len(titles[most]) > _NAMED:
-            others = f"the {len(titles[most])} others", most
-            groups = [*(group for group in groups if group[1] != most), others]
-        trials = "; ".join(f"{rows} {count}" for rows, count in groups)
+        others = len(titles[most])
+        # A title may have commas, so each has its number.
+        each = [f"{title} {n}" for n in sorted(titles) for title in titles[n] if n != most or others <= _NAMED]
+        trials = "; ".join([*each, f"the {others} others {most} each"] if others > _NAMED else each)
         return (
             f"Rows had different numbers of trials ({trials}): the best of more trials scores higher by chance alone."
         )

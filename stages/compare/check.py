@@ -81,10 +81,10 @@ def shared_texts(study: Study, workspace: Workspace) -> Iterator[str]:
             extra = [source.task for source in study.recipe_for(name, target.name).extra]
             for source in {workspace.task(task).name: None for task in (*partners, *row.after, *extra)}:
                 if target.name in study.targets_of(name):
-                    users.setdefault(source, []).append(row.title)
+                    users.setdefault(source, []).append(study.title(name))
         for source, rows in users.items():
             if shared := target.text_shared_with(workspace.task(source)):
-                use = f"rows that use {source} for {target.name}: {', '.join(rows)}"
+                use = f"rows that use {source} for {target.name}: {'; '.join(rows)}"
                 yield f"{target.name} and {source} share text ({shared}); {use}."
 
 

@@ -11,7 +11,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import MOST_NAMED, listed
+from pipeline.reporting.text import MOST_NAMED
 
 
 def pareto(runs: StudyRuns) -> Iterator[Drawing]:
@@ -44,8 +44,8 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    joint = [runs.study.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
-    yield Drawing(Figure.of("pareto", joint=listed(joint)), canvas, table)
+    joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).method == "multitask")
+    yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
 
 
 def _numbers(runs: StudyRuns) -> pd.DataFrame:

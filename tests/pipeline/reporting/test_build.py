@@ -14,6 +14,8 @@ from pipeline.data.tables import write_table
 from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.fusion_gain import fusion_gain_table
+from pipeline.reporting.low_resource import low_resource_sentences
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
@@ -235,10 +237,51 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     (kinds,) = [note for note in told if "kinds of hardware" in note]
     assert "2 kinds of hardware: unknown hardware (1 run); CPU, 2 threads (1 run)" in kinds
     assert "0.02 in bf16" in kinds
-    assert "Precisions are mixed (auto: full fine-tuning; bf16: adapter): give --precision" in " ".join(told)
+    assert "Precisions are mixed (full fine-tuning auto; adapter bf16): give --precision" in " ".join(told)
     assert "Texts of scored rows that are also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
-    assert not any("Epoch budgets" in note for note in told)
+    # In batches of 32, 1,000 rows are 32 steps an epoch and 900 are 29: 32 is more than 1.1 times 29.
+    assert "Optimiser steps of a run differ on sst: full fine-tuning 96; adapter 87." in told
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2]])
+def test_notes_name_rows_as_the_tables_do(seeds: list[int], tmp_path: Path) -> None:
+    """Rows that have a title in common are told apart, and one with commas stays one of a list."""
+    rows: dict[str, dict[str, Any]] = {
+        f"from-{source}": {"method": "sequential", "sources": [source], "title": "sequential"}
+        for source in ("imdb", "sts")
+    }
+    rows["warm"] = {"method": "adapter", "of": "adapter", "title": "adapter, warm"}
+    rows["warmer"] = rows["warm"]
+    tune = {"sequential": {"learning_rate": [1e-5, 2e-5, 3e-5]}}
+    methods = ["full", *list(rows)[:2], "adapter", "warm", "warmer"]
+    study = make(tmp_path, methods=methods, sources=["imdb", "sts"], seeds=seeds, rows=rows, tune=tune)
+    study.add("full", "sst", 1, recipe=Recipe(trainable="full", precision="fp32"))
+    for source in ("imdb", "sts"):
+        recipe = Recipe(trainable="full", learning_rate=3e-5, precision="bf16")
+        study.add(f"from-{source}:{source}", "sst", 1, recipe=recipe, own={"train_rows": 500})
+    for name in ("warm", "warmer"):
+        study.add(name, "sst", 1, recipe=Recipe(trainable="adapter", precision="bf16"))
+    told = list(notes(StudyRuns(study.result, study.ledger)))
+    both = [f"sequential, from {source}" for source in ("imdb", "sts")]
+    warm = [f"adapter, warm ({name})" for name in ("warm", "warmer")]
+    reused = "; other seeds reuse the choice" if len(seeds) > 1 else ""
+    assert [note for note in told if " was tuned on " in note] == [
+        f"{title} was tuned on the validation rows (learning_rate 1e-05, 2e-05, 3e-05; 3 trials on seed 1{reused})."
+        " Its seconds count all trials, and no table shows the scores of the others."
+        for title in both
+    ]
+    assert [note for note in told if note.startswith("Start of ")] == [
+        f"Start of {title}, selected on training rows, with the number of runs: sst: new adapter 1." for title in warm
+    ]
+    for expected in (
+        f"Precisions are mixed (full fine-tuning fp32; {'; '.join(f'{title} bf16' for title in both + warm)}):",
+        f"Optimiser steps of a run differ on sst: full fine-tuning 96; {both[0]} 48; {both[1]} 48; {warm[0]} 96;"
+        f" {warm[1]} 96. Rows that start from trained models: {'; '.join(both + warm)}.",
+        f"{both[0]}, learning_rate 3e-05 (highest) in 1 of 1; {both[1]}, learning_rate 3e-05 (highest) in 1 of 1.",
+        f"(full fine-tuning 1; adapter 1; {warm[0]} 1; {warm[1]} 1; {both[0]} 3; {both[1]} 3)",
+    ):
+        assert [note for note in told if expected in note], told
 
 
 def test_a_fusion_that_took_no_source_is_told(tmp_path: Path) -> None:
@@ -319,7 +362,7 @@ def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
             study.add(row, target, 1, recipe=Recipe(epochs=epochs, learning_rate=rate), curve=curve)
     report = build_report(study.result, study.ledger, tmp_path / "out")
     steps = [note for note in report.notes if note.startswith("Optimiser steps")]
-    assert steps == ["Optimiser steps of a run differ on sst: full fine-tuning 128, adapter 64."]
+    assert steps == ["Optimiser steps of a run differ on sst: full fine-tuning 128; adapter 64."]
     settings = rows_of(report, "settings")
     assert [row["learning rate"].text for row in settings] == ["1e-05", "0.001"]
     assert set(settings[0]) == {"method", "learning rate"}
@@ -495,6 +538,22 @@ def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Rep
     assert fusion["sst (accuracy)"].runs == tuple(s.record.run for s in runs.cell("fusion", "sst", 100))
     # Sequential fine-tuning is one line over its two sources and two seeds.
     assert len(next(row for row in rows if row["method"].sort == "sequential")["sst (accuracy)"].runs) == 4
+
+
+def test_few_training_rows_and_unscored_starts_name_each_row(tmp_path: Path) -> None:
+    rows = {name: {"method": "fusion", "title": f"fusion, {name}"} for name in ("one", "two")}
+    curve = {"rows": [100], "methods": ["full", *rows]}
+    study = make(tmp_path, methods=["full", *rows], sources=["imdb"], rows=rows, curve=curve)
+    standard = Recipe.parse({"trainable": "fusion", "fusion": "standard"}, "test")
+    for name in ("full", *rows):
+        for points in (100, None):
+            study.add(name, "sst", 1, rows=points, predictions=predictions_of("sst", 0.6, name), recipe=standard)
+    runs = StudyRuns(study.result, study.ledger)
+    (sentence,) = low_resource_sentences(runs)
+    assert sentence.endswith(": the difference is not significant for fusion, one; fusion, two.")
+    table = fusion_gain_table(runs)
+    assert table is not None
+    assert any(note.startswith("fusion, one; fusion, two: not scored before training") for note in table.notes)
 
 
 def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -> None:

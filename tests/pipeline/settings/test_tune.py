@@ -43,10 +43,10 @@ def test_rows_tune_what_their_method_does_unless_they_say() -> None:
     assert {name: len(study.row(name).trials) for name in study.methods} == {
         "full": 1, "adapter": 2, "wide": 2, "fixed": 1, "own": 3,
     }  # fmt: skip
-    assert "(full fine-tuning, fixed 1; adapter, wide 2; own 3)" in study.unequal_trials
+    assert "(full fine-tuning 1; fixed 1; adapter 2; wide 2; own 3)" in study.unequal_trials
     rows |= {f"wide-{number}": {"like": "wide"} for number in range(4)}
     many = parse({}, methods=["full", "adapter", *rows], rows=rows, tune={"adapter": {"learning_rate": [1e-4, 1e-3]}})
-    assert "(full fine-tuning, fixed 1; own 3; the 6 others 2)" in many.unequal_trials
+    assert "(full fine-tuning 1; fixed 1; own 3; the 6 others 2 each)" in many.unequal_trials
 
 
 def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
@@ -64,7 +64,7 @@ def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
     assert {name: study.trials_on_target(name) for name in study.methods} == {
         "frozen": 2, "full": 2, "lp-ft": 4, "adapter": 2, "fusion": 4, "plain": 4, "gated": 2, "merge": 3,
     }  # fmt: skip
-    assert "; lp-ft, fusion, plain 4)" in study.unequal_trials
+    assert "; lp-ft 4; fusion 4; plain 4)" in study.unequal_trials
 
 
 @pytest.mark.parametrize(

@@ -412,8 +412,8 @@ def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it
     assert told(methods=["full", "adapter"], **values) == []  # each task is trained alone
     lines = told(methods=["full", "fusion", "sequential", "mixed"], **values)
     assert [line.split(" share")[0] for line in lines] == ["sts and mrpc", "sts and sick"]
-    assert lines[0].endswith("; rows that use mrpc for sts: fusion, sequential.")
-    assert lines[1].endswith("; rows that use sick for sts: fusion, sequential, mixed.")
+    assert lines[0].endswith("; rows that use mrpc for sts: fusion; sequential.")
+    assert lines[1].endswith("; rows that use sick for sts: fusion; sequential; mixed.")
     assert "one pair in eleven" in lines[1]
     rows["fusion"] = {"method": "fusion", "sources": ["quora"], "targets": ["sts"]}
     assert told(methods=["full", "fusion"], **values) == []
