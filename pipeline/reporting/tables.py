@@ -59,7 +59,8 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
     """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
 
     ``method`` holds the :class:`Line`. ``stored_parameters`` are those to keep to answer this target;
-    ``seconds`` counts the ``trials`` of its seed, and ``total_seconds`` the runs it is built on.
+    ``seconds`` counts the row's own trials with its seed, and ``total_seconds`` the runs it is built on. ``trials`` are
+    those of the tables: the runs on a target that the row is chosen from, those of what it takes there included.
     """
     group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     return pd.DataFrame(
@@ -77,7 +78,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "train_rows": pd.array([runs.train_rows(scored) or None for scored in group], "Int64"),
             "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
-            "trials": [len(scored.trials) or 1 for scored in group],
+            "trials": [runs.study.trials_on_target(scored.entry.line.row) for scored in group],
             "precision": [scored.record.recipe.precision for scored in group],
             "hardware": [scored.record.hardware for scored in group],
         }

@@ -7,9 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.reporting.main_table import main_table
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.tables import latex, markdown, marked, plain_table, write_tables
+from pipeline.reporting.tables import latex, markdown, marked, plain_table, results_table, write_tables
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.reporting.synthetic import make
 
 TEX_SPECIAL = r"a&b %c $d #e _f {g} ~h ^i \j"
 
@@ -71,6 +74,24 @@ def test_the_results_have_exactly_the_promised_columns_and_one_row_a_finished_ce
         assert line["metric"] == ("accuracy" if line["target"] == "sst" else "pearson")
     assert not found
     assert set(written["train_rows"]) == {100, 1000}
+
+
+def test_trials_are_the_same_in_the_results_and_the_tables(tmp_path: Path) -> None:
+    """A fusion that takes the best of four own adapters is chosen from those and its own two trials."""
+    rows = {"fusion": {"of": "adapter", "own": ["adapter"], "recipe": {"fusion": "standard"}}}
+    tune = {"adapter": {"learning_rate": [1e-4, 2e-4, 5e-4, 1e-3]}, "fusion": {"learning_rate": [1e-5, 1e-4]}}
+    methods = ["full", "adapter", "fusion"]
+    study = make(tmp_path, methods=methods, sources=["imdb"], rows=rows, tune=tune, scoring="half")
+    for name in methods:
+        study.add(name, "sst", 1, recipe=Recipe.parse({"trainable": name, "epochs": 4}, name))
+    *others, fusion = study.entries
+    study.entries = [*others, fusion.model_copy(update={"trials": (fusion.run, others[-1].run)})]
+    runs = StudyRuns(study.result, study.ledger)
+    results = results_table(runs)
+    assert results["trials"].tolist() == [1, 4, 6]
+    main = main_table(runs)
+    assert main is not None
+    assert [row[main.columns.index("trials")].sort for row in main.rows] == results["trials"].tolist()
 
 
 def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:

@@ -181,7 +181,7 @@ def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  
     assert first.seconds == first.total_seconds == pytest.approx(tried)
     assert second.seconds == second.total_seconds == pytest.approx(second.record.cost.seconds)
     results = pd.read_csv(folder / "results.csv")
-    assert results.groupby("method")["trials"].first().to_dict() == {"adapter": 3, "full": 1, "fusion": 1}
+    assert results.groupby("method")["trials"].first().to_dict() == {"adapter": 3, "full": 1, "fusion": 4}
     assert results[results["method"] == "adapter"]["seconds"].sum() == pytest.approx(first.seconds + second.seconds)
     fused = runs.cell("fusion", "films")[0]
     sources = tried + sum(record.cost.seconds for record in trained(workspace, "adapter", "meals", 1).values())
