@@ -9,7 +9,8 @@ from pipeline.reporting.runs import StudyRuns, once, runs_of
 from pipeline.reporting.text import number
 
 MOST_COLUMNS = 20
-"""A table with more epochs than these shows evenly spaced ones; the figure and its CSV have all."""
+"""A table with more epochs than these shows evenly spaced ones and the last of each line; the figure and its CSV have
+all."""
 
 
 @once
@@ -47,8 +48,8 @@ def epoch_table(runs: StudyRuns) -> Table | None:
     means = scores.groupby(["method", "target", "epoch"])[["dev", "train"]].mean()
     trained = scores["train"].notna().any()
     epochs = sorted(scores["epoch"].unique())
-    step = -(-len(epochs) // MOST_COLUMNS)
-    shown = [epoch for epoch in epochs if epoch % step == 0 or epoch == epochs[-1]]
+    last = scores.groupby(["method", "target"])["epoch"].max()
+    shown = sorted({*epochs[:: -(-len(epochs) // MOST_COLUMNS)], *last})
     rows = []
     for line, target, group in runs.cells():
         for part in ("dev", "train") if trained else ("dev",):

@@ -13,6 +13,7 @@ import pytest
 from pipeline.data.tables import write_table
 from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
+from pipeline.reporting.epochs import epoch_table
 from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.fusion_gain import fusion_gain_table
 from pipeline.reporting.low_resource import low_resource_sentences
@@ -561,6 +562,20 @@ def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -
     assert [rows["multitask", "sst"][f"epoch {epoch}"].text for epoch in (1, 2, 3)] == ["0.250"] * 3
     full = [rows["full", "sst"][f"epoch {epoch}"].sort for epoch in (1, 2, 3)]
     assert full[1] == pytest.approx(full[0] + 0.1) == pytest.approx(full[2] + 0.1)
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_a_table_of_many_epochs_shows_the_last_of_every_line(begins: int, tmp_path: Path) -> None:
+    study = make(tmp_path)
+    for row, last in (("full", 25), ("adapter", 1)):
+        curve = [{"epoch": epoch, "loss": 1.0, "dev": epoch / 100} for epoch in range(begins, last + 1)]
+        study.add(row, "sst", 1, recipe=Recipe(epochs=last), curve=curve)
+    table = epoch_table(StudyRuns(study.result, study.ledger))
+    assert table is not None
+    shown = [int(column.removeprefix("epoch ")) for column in table.columns if column.startswith("epoch ")]
+    assert shown == sorted({*range(begins, 26, 2), 1, 25})
+    full, adapter = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (full["epoch 25"].text, adapter["epoch 1"].text, adapter["epoch 25"].text) == ("0.250", "0.010", "-")
 
 
 def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
