@@ -51,8 +51,9 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
 """In the order of the report; one returns None, or no table, where the study has nothing for it."""
 
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
+"""The tables of scores on the test rows, each of which says which rows these are."""
 _TABLE = "published-table-"
-"""The tables of scores on the test rows, each of which says which rows these are; the published tables do too."""
+"""How the names of several published tables begin, which say the same."""
 
 VERDICT = (opponents_sentences, main_verdict, cost_sentences)
 """Each says one sentence at most."""

@@ -1,9 +1,9 @@
 """What a model trained on one task scores on the others (Liu & Shen 2023, table 7)."""
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import group_cell, judge, judged, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import group_cell, judge, judged, line_cell, text_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import MISSING, marks_note
 from pipeline.stats.paired import Comparison
 
@@ -38,7 +38,8 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
     """The runs of a line trained on ``task`` that were read on ``target``, by seed."""
     trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
-    return [s for s in trained if (score := s.record.scores.get(target)) is not None and score.reading is not None]
+    read = (scored.on(target) for scored in trained if target in scored.record.scores)
+    return [scored for scored in read if scored.score.reading is not None]
 
 
 def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Comparison | None) -> Cell:
@@ -47,9 +48,6 @@ def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Compa
     group = _across(runs, line, task, target)
     if not group:
         return Cell(MISSING)
-    values = [scored.record.score(target).value for scored in group]
-    reading = group[0].record.score(target).reading
+    reading = group[0].score.reading
     assert reading is not None
-    return judged(
-        scores_cell(values, runs_of(group), _READINGS[reading]), comparison, f"{runs.title(line)} on {target}"
-    )
+    return judged(group_cell(group, _READINGS[reading]), comparison, f"{runs.title(line)} on {target}")

@@ -151,11 +151,11 @@ def lines_of(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:
 
 
 Groups = Mapping[str, Sequence[Scored]]
-"""The runs of a line by task."""
+"""The runs of a line by the task that they are scored on, which need not be the one that they trained on."""
 
 
 def _curve(runs: StudyRuns, scored: Scored) -> list[float]:
-    """The scores on the validation rows, by epoch; of an earlier task of sequential fine-tuning only the last."""
+    """The scores on the validation rows, by epoch; only the last of a task that the run itself did not train on."""
     scores = runs.dev_curve(scored)
     return [scored.score.dev] if scores is None else scores.tolist()
 
@@ -187,7 +187,7 @@ def _parameters(groups: Groups) -> list[float]:
 
 
 _OF_A_TASK: dict[str, Callable[[StudyRuns, Groups, str], list[float]]] = {
-    KEPT: lambda runs, groups, task: [scored.record.score(task).value for scored in groups[task]],
+    KEPT: lambda runs, groups, task: [scored.value for scored in groups[task]],
     "best epoch": _best,
     "best epoch and seed": lambda runs, groups, task: [max(_best(runs, groups, task))],
 }
@@ -222,7 +222,8 @@ def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequ
     groups = {name: group for name in tasks if (group := runs.cell(line, name))}
     if trained:  # one task's model, on each task that it was read on
         own = runs.cell(line, trained)
-        groups = {name: own for name in tasks if own and all(name in scored.record.scores for scored in own)}
+        there = [name for name in tasks if own and all(name in scored.record.scores for scored in own)]
+        groups = {name: [scored.on(name) for scored in own] for name in there}
     if task not in groups if task else set(groups) != set(tasks):
         return Cell(MISSING)
     values = _OF_A_TASK[statistic](runs, groups, task) if task else _OF_ALL_TASKS[statistic](runs, groups)

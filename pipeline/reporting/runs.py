@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -57,6 +57,10 @@ class Scored:
     record: RunRecord
     trials: tuple[RunRecord, ...] = ()
     """The runs that were tried for its recipe, some with another seed: see :class:`Entry`."""
+
+    def on(self, task: str) -> "Scored":
+        """The same run as an answer to another task that it was scored on."""
+        return replace(self, entry=self.entry.model_copy(update={"target": task}))
 
     @property
     def score(self) -> TaskScore:
