@@ -53,7 +53,7 @@ class UnitReader:
         lowest = len(layers_of(backbone)) // 2
         self._sites = [joined for joined in joined_sites if joined.places and joined.site.layer_idx >= lowest]
         for joined in self._sites:
-            joined.finish()
+            joined.finish(backbone.device)
 
     @torch.inference_mode()
     def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> tuple[Tensor, list[Tensor]]:
@@ -95,8 +95,9 @@ class _JoinedSite:
         self._biases.append(module.adapter_down[0].bias.detach().clone())
         self._activation = module.non_linearity  # all kinds have the same
 
-    def finish(self) -> None:
-        self._down, self._bias = torch.cat(self._downs), torch.cat(self._biases)
+    def finish(self, device: torch.device) -> None:
+        # AdapterHub makes adapters on the CPU, wherever the backbone is.
+        self._down, self._bias = torch.cat(self._downs).to(device), torch.cat(self._biases).to(device)
         self._downs, self._biases = [], []
 
     def units(self, hidden: Tensor) -> Tensor:

@@ -85,6 +85,18 @@ def test_an_adapter_without_a_site_in_the_upper_half_has_no_units(save: Save, ba
     assert (none.shape, some.shape) == ((3, 0), (3, 16))
 
 
+def test_they_are_read_on_the_device_of_the_backbone(save: Save, backbone: Backbone) -> None:
+    """The device meta refuses tensors of the CPU, as a GPU does."""
+    encoder = backbone.load().to("meta")
+    vars(encoder)["attn_implementation"] = "eager"  # sdpa asks whether the mask hides anything
+    reader = UnitReader(encoder, [save(backbone, "films", 1), save(backbone, "meals", 2, 5)])
+    inputs = {"input_ids": IDS.to("meta"), "attention_mask": MASK.to("meta")}
+    for pooling in ("cls", "mean"):
+        vectors, units = reader.read(inputs, pooling)
+        assert {each.device.type for each in (vectors, *units)} == {"meta"}
+        assert [each.shape for each in units] == [(3, 16), (3, 10)]
+
+
 @pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "electra"])
 def test_they_are_read_off_the_backbone_as_it_was(family: str, save: Save, tmp_path: Path) -> None:
     """AdapterHub alone would give a ModernBERT random biases."""
