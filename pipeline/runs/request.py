@@ -80,7 +80,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     Raises:
         PipelineError: a recipe does not fit its task; for joint training also: no task, one named twice, recipes that
             differ in more than a task may have of its own or that train what tasks cannot share; in several processes
-            gradient surgery, or a task that trains nothing.
+            gradient surgery, L2-SP of several tasks, or a task that trains nothing.
     """
     joint = request.kind == "multitask"
     ordered = sorted(request.parts, key=lambda part: part.task.name)
@@ -116,6 +116,9 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
             yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"
     if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
         yield "gradient_surgery works in one process only: launch one, or leave it out"
+    # Processes expect no gradient of heads that a step's last forward pass left out, and the penalty gives them one.
+    if process_count() > 1 and len(parts) > 1 and any(recipe.l2_sp for recipe in recipes):
+        yield "l2_sp of several tasks works in one process only: launch one, or leave it out"
     # Processes add up gradients at the end of a step's last backward pass, and such a task has none.
     idle = [part.task.name for part in parts if part.recipe.trainable == "head" and part.recipe.head == "cosine"]
     if process_count() > 1 and idle:

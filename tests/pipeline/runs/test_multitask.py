@@ -301,6 +301,16 @@ def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # t
         make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
 
 
+def test_l2_sp_of_several_tasks_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Processes expect no gradient of the heads that a step leaves out, and the penalty gives them one."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="l2_sp of several tasks works in one process only"):
+        make(workspace, quick, l2_sp=0.1, precision="fp32")
+    make(workspace, quick, ["films"], l2_sp=0.1, precision="fp32")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    make(workspace, quick, l2_sp=0.1, precision="fp32")
+
+
 def test_a_task_that_trains_nothing_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Processes add up gradients in a step's last backward pass, which that of such a task may be."""
     monkeypatch.setenv("WORLD_SIZE", "2")
