@@ -58,7 +58,7 @@ def build_for_training(
     # joint training also the heads of its tasks.
     probe = request.start if request.start is not None and request.start.kind == "frozen" else None
     if request.start is not None and probe is None:
-        _load_start(encoder, request.start, ledger)
+        _load_start(encoder, request.start, parts, ledger)
     if recipe.trainable == "fusion":
         built = _build_fusion(encoder, request.adapters, first, backbone, initial)
         if initial is not None and recipe.fusion.form == "gated":
@@ -208,8 +208,28 @@ def outputs_of(recipe: Recipe, task: Task) -> int:
 
 
 def same_head(one: Recipe, other: Recipe) -> bool:
-    """Whether a head trained under one recipe fits a model of the other."""
-    return all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
+    """Whether a head trained under one recipe fits a model of the other; beside a second encoder it is wider."""
+    one_encoder = one.pretrained.second_encoder == other.pretrained.second_encoder
+    return one_encoder and all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
+
+
+def why_not_continued(source: Recipe, recipes: Iterable[Recipe]) -> str | None:
+    """Why a model of ``recipes`` cannot go on from the encoder of a fine-tuning by ``source``; None if it can.
+
+    All are resolved. Modules or a second encoder that trained with it stay behind, and without them its head cannot be
+    scored again.
+    """
+    if source.trainable != "full" or source.pretrained.second_encoder != "none":
+        return (
+            f"has trainable = '{source.trainable}', second_encoder = '{source.pretrained.second_encoder}': only full"
+            " fine-tuning of one encoder without modules can be tuned further"
+        )
+    if (source.pooling == "pooler") != any(recipe.pooling == "pooler" for recipe in recipes):
+        return (
+            f"has pooling '{source.pooling}', and only one of the two trains the pooler: give both rows pooling ="
+            " 'pooler', or neither"
+        )
+    return None
 
 
 def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
@@ -242,23 +262,14 @@ def _freeze(encoder: PreTrainedModel, recipe: Recipe) -> None:
         encoder.embeddings.requires_grad_(False)
 
 
-def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:
+def _load_start(encoder: PreTrainedModel, start: RunRecord, parts: Parts, ledger: Ledger) -> None:
     """Load the encoder that full fine-tuning on the source task ended with; its head stays behind.
 
     Raises:
-        PipelineError: modules or a second encoder were trained with it, without which its head cannot be scored again.
+        PipelineError: :func:`why_not_continued`.
     """
-    if start.recipe.trainable != "full" or start.recipe.pretrained.second_encoder != "none":
-        raise PipelineError(
-            f"run {start.run} trained '{start.recipe.trainable}', second_encoder"
-            f" '{start.recipe.pretrained.second_encoder}': only full fine-tuning of one"
-            " encoder without modules can be tuned further"
-        )
-    if (start.recipe.pooling == "pooler") != (getattr(encoder, "pooler", None) is not None):
-        raise PipelineError(
-            f"run {start.run} has pooling '{start.recipe.pooling}', and only one of the two trains the pooler: give"
-            " both rows pooling = 'pooler', or neither"
-        )
+    if why := why_not_continued(start.recipe, (part.recipe for part in parts.values())):
+        raise PipelineError(f"run {start.run} {why}")
     _set_up(encoder, [start.task], start.recipe)
     load_weights(encoder, start, ledger, part="backbone.")
     encoder.requires_grad_(True)

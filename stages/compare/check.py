@@ -8,7 +8,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.fusion import FORMS
 from pipeline.records.studies import Entry
 from pipeline.reporting.published import published_mistakes
-from pipeline.runs.build import same_head
+from pipeline.runs.build import same_head, why_not_continued
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
@@ -156,6 +156,8 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     """What the run cannot start from or take in, and a width that is beyond the backbone's."""
     if job.kind == "full":
         yield from _head_misfits(job, run)
+    elif job.kind in ("sequential", "multitask"):
+        yield from _start_misfits(job, run)
     elif job.kind in ("adapter", "merge"):
         yield from _adapter_misfits(job, run)
     elif job.kind == "fusion":
@@ -164,12 +166,19 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
 
 def _head_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     for probe in job.needs:
-        head = run.workspace.resolve(probe.parts[0].recipe, run.task)
-        if not same_head(head, run.recipe) or run.recipe.pretrained.second_encoder != "none":
+        _, head = _trained_by(probe, run.workspace)
+        if not same_head(head, run.recipe):
             yield (
                 f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
                 " no second_encoder"
             )
+
+
+def _start_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
+    for need in job.needs:
+        task, source = _trained_by(need, run.workspace)
+        if why := why_not_continued(source, (part.recipe for part in run.parts.values())):
+            yield f"the model of {task.name} (row {need.row}) {why}"
 
 
 def _adapter_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
@@ -177,7 +186,7 @@ def _adapter_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
         yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
     for need in job.needs:
-        task, source = _adapter_of(need, run.workspace)
+        task, source = _trained_by(need, run.workspace)
         if why := _why_not_taken_on(source, task, job, recipe):
             yield f"the adapter of {task.name} (row {need.row}) {why}"
 
@@ -202,14 +211,14 @@ def _fusion_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
     adapters = {}
     for need in job.needs:
-        task, source = _adapter_of(need, run.workspace)
+        task, source = _trained_by(need, run.workspace)
         adapters[task.name] = source
         if why := why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind):
             yield f"the adapter of {task.name} (row {need.row}) {why}"
     dropped_layers(recipe, adapters)  # raises where they leave out different layers
 
 
-def _adapter_of(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:
-    """The task and the resolved recipe of the adapter that ``job`` trains."""
+def _trained_by(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:
+    """The one task that ``job`` trains on, and its resolved recipe."""
     ((task, recipe, _),) = job.parts_in(workspace)
     return task, workspace.resolve(recipe, task)

@@ -350,6 +350,14 @@ def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Works
     assert second.cost.trainable_parameters < first.cost.trainable_parameters
 
 
+def test_after_other_tasks_the_heads_beside_a_second_encoder_are_fresh(workspace: Workspace, quick: Quick) -> None:
+    """They read both sentence vectors, and the kept one was trained on one."""
+    first = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
+    recipes = dict.fromkeys(("films", "meals"), quick("full", epochs=1, second_encoder="static"))
+    run = joint_run(workspace, tuple(recipes), recipes, seed=1, limits=dict.fromkeys(recipes, 32), start=first)
+    assert set(run.get().scores) == set(recipes)
+
+
 @pytest.mark.parametrize("changed", [{}, {"head": "mlp"}], ids=str)
 def test_after_other_tasks_it_keeps_the_heads_that_fit(
     changed: dict[str, str], workspace: Workspace, quick: Quick

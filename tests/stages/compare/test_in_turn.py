@@ -1,5 +1,7 @@
 """Tasks that one model or one adapter learns in turn: what it starts from, what it is scored on, what it forgets."""
 
+from typing import Any
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,6 +11,8 @@ from pipeline.reporting.forgetting import changes, proofs
 from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.workspace import Workspace
+from pipeline.system.errors import PipelineError
+from stages.compare.check import checked
 from stages.compare.compare import compare
 from tests.stages.compare.small import QUICK, again, study
 
@@ -51,6 +55,43 @@ def test_a_model_that_goes_through_tasks_before_each_target_says_what_it_forgot_
     assert [step.task for step in workspace.ledger.lineage(record)] == ["pairs", "meals", "films"]
     found = changes(StudyRuns(result, workspace.ledger))
     assert [(change.source, change.target) for change in found] == [("pairs", "films"), ("meals", "films")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"full": {"recipe": {"second_encoder": "static"}}}, "has trainable = 'full', second_encoder = 'static': only"),
+        (
+            {"full": {"recipe": {"trainable": "full+adapter"}}},
+            "has trainable = 'full\\+adapter', second_encoder = 'none'",
+        ),
+        (
+            {"full": {"recipe": {"pooling": "mean"}}, "next": {"recipe": {"pooling": "pooler"}}},
+            "has pooling 'mean', and",
+        ),
+        (
+            {"full": {"recipe": {"pooling": "pooler"}}, "next": {"recipe": {"pooling": "mean"}}},
+            "has pooling 'pooler', and",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("by", ["sequential", "multitask"])
+def test_what_cannot_be_tuned_further_is_told_before_training(
+    by: str, rows: dict[str, Any], message: str, workspace: Workspace
+) -> None:
+    turn = {"method": by} | ({"of": "full", "after": ["pairs"]} if by == "multitask" else {})
+    rows = {**rows, "next": {**turn, **rows.get("next", {})}}
+    expected = rf"next on [a-z+]*: the model of pairs \(row full\) {message}"
+    with pytest.raises(PipelineError, match=expected):
+        checked(study(methods=["full", "next"], sources=["pairs"], rows=rows), workspace)
+    checked(study(methods=["full", "next"], sources=["pairs"], rows={"next": turn}), workspace)
+
+
+def test_each_step_of_a_model_that_goes_through_tasks_is_checked(workspace: Workspace) -> None:
+    both = {"method": "sequential", "order": ["meals", "pairs", "films"], "recipe": {"second_encoder": "static"}}
+    with pytest.raises(PipelineError, match=r"in-turn on films: the model of pairs \(row in-turn\) has trainable"):
+        checked(study(methods=["full", "in-turn"], sources=["meals", "pairs"], rows={"in-turn": both}), workspace)
 
 
 def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_as_it_was(workspace: Workspace) -> None:
