@@ -8,6 +8,7 @@ from pipeline.models.backbone import Backbone
 from pipeline.records.store import SourceRun
 from pipeline.runs.request import Parts, RunRequest, first_of
 from pipeline.settings.recipe import Recipe
+from pipeline.stats.probe import LEAST_ROWS
 
 
 class Facts(NamedTuple):
@@ -90,6 +91,14 @@ def _probes_gates_of_many_rows(facts: Facts) -> bool:
     return probed and facts.rows > 512
 
 
+def _probes_gate_of_own(facts: Facts) -> bool:
+    """Whether probes choose if the target's own adapter is fused, as they choose its other sources."""
+    request, recipe = facts.request, facts.recipe
+    probed = recipe.fuses_as == "gated" and recipe.gated.start == "probe" and facts.rows >= LEAST_ROWS
+    target = request.parts[0].task.name
+    return probed and recipe.gated.own == "none" and any(each.manifest.task == target for each in request.adapters)
+
+
 def _begins_above(facts: Facts) -> bool:
     """Whether the lowest layer has no adapter."""
     return facts.recipe.has_modules and 0 in facts.recipe.adapter.drop_layers
@@ -114,6 +123,8 @@ CORRECTIONS = (
     Correction("l2_sp", "spares", lambda facts: bool(facts.recipe.l2_sp) and _has_undecayed(facts.recipe)),
     # Whether the first source of a fusion helps was tested on 512 rows at most.
     Correction("probed", "2000 rows", _probes_gates_of_many_rows),
+    # The target's own adapter stayed beside the sources that probes chose, with a gate of 0.
+    Correction("own", "chosen", _probes_gate_of_own),
     # AdapterHub's prefixes, whose numbers of all layers are in one tensor, kept what is below them from being frozen.
     Correction(
         "below",

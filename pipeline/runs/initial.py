@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import members_of
-from pipeline.methods.gated import set_gates
+from pipeline.methods.gated import own_member, set_gates
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
@@ -136,7 +136,8 @@ class Chooser:
             candidates, encoder = self._members(fused), self._fusion_of(fused, initial)
             started = time.perf_counter()  # building the model is no part of the choice
             gates = self._gates(candidates, encoder, warm=initial is not None)
-            fused = tuple(each for each in fused if each.manifest.task in gates or self._is_own(each))
+            kept = {*gates, own_member(self.recipe, self.task.name, candidates)}  # the own one that has no gate
+            fused = tuple(each for each in fused if each.manifest.task in kept)
             seconds += time.perf_counter() - started
         return Choice(
             fused=tuple(each.manifest.run for each in fused),

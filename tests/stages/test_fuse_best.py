@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs import agreement, initial, ranking, training_run
+from pipeline.runs import agreement, gates, initial, ranking, training_run
+from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -125,6 +126,21 @@ def test_the_targets_own_adapter_needs_no_gate_to_stay(
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
     assert "films" not in record.gates
     assert [source.task for source in record.sources] == sorted(["films", *record.gates])
+
+
+def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
+    stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Here it is left out: meals explains more, and too much has to be gained beside it."""
+    monkeypatch.setattr(gates, "LEAST_GAIN", 1.0)
+    recipe = quick("fusion", epochs=1, own_adapter="none", gate_start="probe")
+    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
+    assert record.gates == {"meals": 1.0}
+    assert [source.task for source in record.sources] == ["meals"]
+    assert record.identity["own"] == "chosen"
+    kept = stocked.store.find(record.run)
+    assert kept is not None
+    assert "films" not in restore(kept, stocked.task("films"), stocked).backbone.adapters_config
 
 
 @pytest.mark.parametrize("sources", [None, "best:2"])

@@ -16,6 +16,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import TRAITS, Method
+from pipeline.stats.probe import LEAST_ROWS
 from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
@@ -44,6 +45,7 @@ PREFIXES = {"adapter": "prefix-tuning", "drop_layers": "0"}
 NORMS = {"drop_layers": "0", "train_layernorm": True}
 GATED = {"fusion": "gated", "own_adapter": "none"}
 PROBED = {"fusion": "gated", "gate_start": "probe"}
+OWN, OTHER = (SimpleNamespace(manifest=SimpleNamespace(task=task)) for task in (find_task("sts").name, "quora"))
 
 CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
     "probe": (
@@ -110,6 +112,16 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             facts("fusion", PROBED, rows=513),
             facts("fusion", {**PROBED, "gate_start": "even"}, adapters=ADAPTERS, rows=5000),
             facts("fusion", {"fusion": "standard"}, adapters=ADAPTERS, rows=5000),
+        ],
+    ),
+    "own": (
+        [facts("fusion", {**PROBED, **GATED}, adapters=(OTHER, OWN))],
+        [
+            facts("fusion", {**PROBED, **GATED}, adapters=(OTHER,)),
+            facts("fusion", {**PROBED, **GATED}, adapters=(OTHER, OWN), rows=LEAST_ROWS - 1),
+            facts("fusion", {**GATED, "gate_start": "even"}, adapters=(OTHER, OWN)),
+            facts("fusion", {**PROBED, "own_adapter": "frozen"}, adapters=(OTHER, OWN)),
+            facts("fusion", {"fusion": "standard"}, adapters=(OTHER, OWN)),
         ],
     ),
     "below": (
