@@ -10,7 +10,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import bottleneck_method
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.store import Artifact, Manifest
-from pipeline.runs.ranking import PROBED_ROWS, WHOLE, best_sources
+from pipeline.runs.ranking import RANKED_ROWS, WHOLE, best_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, sha256_text
@@ -27,7 +27,7 @@ _TASK = Task(name="target", kind="classes", text=("text",), label="label", class
 
 
 def run(setting: Setting) -> Report:
-    shape, rows, sizes = (NANO, 32, [9, 20]) if setting.quick else (MINILM, PROBED_ROWS, [16, 100, 1000])
+    shape, rows, sizes = (NANO, 32, [9, 20]) if setting.quick else (MINILM, RANKED_ROWS, [16, 100, 1000])
     return Report(
         (
             f"Seconds to choose {_CHOSEN} adapters of width {setting.bottleneck}: d = {shape.width}, {shape.layers}"

@@ -18,17 +18,14 @@ from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
-from pipeline.runs.probing import features_of, probe
+from pipeline.runs.probing import TESTED_ROWS, features_of, probe
 from pipeline.settings.parts import even_gate, gates_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
 from pipeline.system.streams import notice
 
-FIRST_ROWS = 2000
-"""Training rows by which the first source has to help, as many as choose a warm start; of more, a seeded sample. With
-1,000 rows a test on half of them misses a source that a warm start takes."""
-PROBED_ROWS = 512
-"""Those by which others are added, which is not tested and takes many more passes."""
+ADDED_ROWS = 512
+"""Training rows by which sources are added to the first, which is not tested and takes many more passes."""
 GATES = (1.0, 0.5)
 """What is tried for a source beside others. The first is tried at 1 alone."""
 CANDIDATES = 4
@@ -62,7 +59,7 @@ def choose_gates(
     """
     if len(rows) < LEAST_ROWS:
         return dict.fromkeys(sources, even_gate(len(sources)))
-    whole, sample = at_most(rows, FIRST_ROWS), at_most(rows, PROBED_ROWS)
+    whole, sample = at_most(rows, TESTED_ROWS), at_most(rows, ADDED_ROWS)
     encoder.to(accelerator.device)
 
     def fit(gates: Mapping[str, float], rows: pd.DataFrame) -> np.ndarray:

@@ -30,7 +30,7 @@ from pipeline.stats.probe import LEAST_ROWS
 from pipeline.system.errors import PipelineError, few
 from pipeline.system.streams import notice
 
-PROBED_ROWS = 256
+RANKED_ROWS = 256
 """Training rows that a probe reads; of more, a seeded sample."""
 WHOLE = 16
 """Adapters that are run whole, at least; twice as many as are wanted, if that is more."""
@@ -65,7 +65,7 @@ def best_sources(
             f"best_sources {count} (--sources best:{count}): {len(rows)} training rows of {task.name} are too few to"
             f" rank sources by (at least {LEAST_ROWS}): name the sources"
         )
-    rows = at_most(rows, PROBED_ROWS)
+    rows = at_most(rows, RANKED_ROWS)
 
     def explained(features: np.ndarray) -> float:
         return float(probe(features, task, rows).mean())

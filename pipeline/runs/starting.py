@@ -11,16 +11,13 @@ from pipeline.data.sample import at_most
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import Artifact
 from pipeline.runs.build import same_head
-from pipeline.runs.probing import probe, sentence_vectors
+from pipeline.runs.probing import TESTED_ROWS, probe, sentence_vectors
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
 from pipeline.system.streams import notice
-
-PROBED_ROWS = 2000
-"""Training rows that a probe reads; of more, a sample."""
 
 
 def choose_anchor(
@@ -76,7 +73,7 @@ def choose_start(
     if len(rows) < LEAST_ROWS:
         notice(f"{title} starts from a new adapter: {len(rows)} rows are too few to select a source")
         return None
-    rows = at_most(rows, PROBED_ROWS)
+    rows = at_most(rows, TESTED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
     bare, *others = (
         probe(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), task, rows)

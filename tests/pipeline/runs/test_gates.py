@@ -12,7 +12,7 @@ from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
 from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
-from pipeline.runs.gates import PROBED_ROWS, choose_gates
+from pipeline.runs.gates import ADDED_ROWS, choose_gates
 from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
 
@@ -54,7 +54,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         def probe(features: Mapping[str, float], _: object, table: pd.DataFrame) -> np.ndarray:
             if read is not None:
                 read.append((len(features), len(table)))
-            explained = worth(features) + (on_few if len(table) == PROBED_ROWS else 0.0)
+            explained = worth(features) + (on_few if len(table) == ADDED_ROWS else 0.0)
             return explained + noise * spread[min(len(features), 1), : len(table)]
 
         monkeypatch.setattr(gates, "probe", probe)
