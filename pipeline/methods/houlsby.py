@@ -1,7 +1,12 @@
 """Bottleneck adapters through AdapterHub (Houlsby et al. 2019; Pfeiffer et al. 2021 for the FFN-only variant).
 
-``A(h) = h + W_up gelu(W_down h + b_down) + b_up`` on the output of each sub-layer, before the residual and LayerNorm;
-2md + d + m parameters per site, two sites per layer ("houlsby") or the one after the FFN ("pfeiffer").
+"houlsby" changes the output h of each sub-layer, before the residual and LayerNorm; "pfeiffer" has one site, after the
+FFN, and reads what the layer would return without it (a: the FFN's input)::
+
+    A(h) = h + W_up gelu(W_down h + b_down) + b_up
+    A(h) = h + W_up gelu(W_down LN2(a + h) + b_down) + b_up        y = LN2(a + A(h))
+
+2md + d + m parameters per site.
 
 Layers may be left without (AdapterDrop, Rücklé et al. 2021): those at the bottom help least and cost most, because
 the backward pass ends at the lowest adapter.

@@ -1,12 +1,13 @@
 """UniPELT through AdapterHub (Mao et al. 2022): a gated bottleneck, prefix and LoRA together in every layer.
 
-Of each layer's input x, or of the FFN's output for the bottleneck, gates estimate how much each part helps::
+Of each layer's input x, or for the bottleneck of LN2(a + h), gates estimate how much each part helps; a is the input of
+the FFN, h its output::
 
     g = mean_t sigmoid(w . x_t + b)        over the tokens t of the input, one number per input and gate
 
     attention over [g_P P_K; K], [g_P P_V; V]        prefix; one gate for both
     W x + g_L B A x                                  LoRA on query and value; a gate each, in place of alpha / r
-    h + g_A (U relu(D h + b_d) + b_u)                bottleneck m after the FFN
+    LN2(a + h + g_A (U relu(D LN2(a + h) + b_d) + b_u))        bottleneck m after the FFN: the layer's output
 
 (2md + m + d) + 2 L_p d + 4rd + 4 (d + 1) parameters per layer. The numbers of the prefix are trained as in
 :mod:`prefix_tuning`, without the MLP of Li & Liang (2021).
