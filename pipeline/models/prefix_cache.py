@@ -1,5 +1,6 @@
 """What the frozen prefix of a model gives for the inputs of a split, computed once instead of every epoch."""
 
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from pipeline.models.transfer_model import TransferModel
 
 
 class PrefixCache:
-    """Outputs of :meth:`TransferModel.prefix_output` for the inputs of one split, at most ``max_bytes`` of memory.
+    """Outputs of :meth:`TransferModel.prefix_output` for the inputs of one split, at most ``max_bytes`` of numbers.
+
+    The index of the inputs takes about 150 bytes for each beside these.
 
     All are computed in one pass, in batches of similar length, when the first is needed. Which ones are kept depends on
     the split and the bound alone: the shortest. Under the same bound a resumed run therefore reads the same bits as one
@@ -36,7 +39,10 @@ class PrefixCache:
         self._batch_size, self._pad_token_id = batch_size, pad_token_id
         self._inputs = split if split.b is None else sentences_of(split, np.arange(len(split)))[0]
         self._kept, self.bytes = _within(self._inputs.lengths, model.backbone, max_bytes)
-        self._outputs: dict[bytes, Tensor] = {}
+        self._is_whole = is_frozen(model.backbone)
+        # A tensor for each input would take as much memory again as a sentence vector.
+        self._vectors: Tensor | None = None  # of all inputs, or of all their tokens, one below the other
+        self._firsts: dict[bytes, int] = {}  # where those of an input begin
 
     def extend(self, batch: Batch) -> Batch:
         """``batch`` with ``known``, the cached outputs of its inputs, for :meth:`TransferModel.encode`.
@@ -44,31 +50,44 @@ class PrefixCache:
         ``absent`` numbers the inputs that are not cached; it is left out if there are none. A batch without any cached
         input is returned unchanged.
         """
-        if len(self._kept) and not self._outputs:
-            self._fill()
-        outputs = [self._outputs.get(key) for key in _keys(batch)]
-        example = next((output for output in outputs if output is not None), None)
-        if example is None:
+        if not len(self._kept):
             return batch
-        length = batch["input_ids"].shape[1:] if example.ndim == 2 else ()
-        known = example.new_zeros(len(outputs), *length, example.shape[-1])
-        for place, output in zip(known, outputs, strict=True):
-            if output is not None:
-                place[: len(output)] = output
-        absent = [number for number, output in enumerate(outputs) if output is None]
+        vectors = self._filled() if self._vectors is None else self._vectors
+        firsts = [self._firsts.get(key) for key in _keys(batch)]
+        absent = [number for number, first in enumerate(firsts) if first is None]
+        if len(absent) == len(firsts):
+            return batch
+        width = 1 if self._is_whole else batch["input_ids"].shape[1]
+        known = vectors.new_zeros(len(firsts), width, vectors.shape[1])
+        for place, first, length in zip(known, firsts, self._lengths_in(batch), strict=True):
+            if first is not None:
+                place[:length] = vectors[first : first + length]
+        known = known.squeeze(1) if self._is_whole else known
         return {**batch, "known": known, **({"absent": torch.tensor(absent)} if absent else {})}
 
-    def _fill(self) -> None:
-        lengths = self._inputs.lengths
+    def _lengths_in(self, batch: Batch) -> list[int]:
+        """How many vectors each input has."""
+        mask = batch["attention_mask"]
+        return [1] * len(mask) if self._is_whole else mask.sum(dim=1).tolist()
+
+    def _filled(self) -> Tensor:
+        """The vectors of all inputs that are kept, computed."""
+        lengths, end = self._inputs.lengths, 0
+        total = len(self._kept) if self._is_whole else int(lengths[self._kept].sum())
         for rows in evaluation_order(lengths[self._kept], self._batch_size):
             batch = collate(self._inputs, self._kept[rows], self._pad_token_id)
             inputs = {name: batch[name].to(self._accelerator.device) for name in BACKBONE_INPUTS if name in batch}
             # Mixed precision belongs to the model's `forward`, which is not called here.
             with self._accelerator.autocast():
                 outputs = self._model.prefix_output(inputs).cpu()
-            for key, output, row in zip(_keys(batch), outputs, self._kept[rows], strict=True):
-                # A copy, so that the batch and its padding are not kept with it.
-                self._outputs[key] = (output[: lengths[row]] if output.ndim == 2 else output).clone()
+            if self._vectors is None:
+                self._vectors = outputs.new_empty(total, outputs.shape[-1])
+            for key, output, length in zip(_keys(batch), outputs, self._lengths_in(batch), strict=True):
+                self._vectors[end : end + length] = output[:length] if output.ndim == 2 else output
+                self._firsts[key] = end
+                end += length
+        assert self._vectors is not None
+        return self._vectors
 
 
 def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.ndarray, int]:
@@ -83,7 +102,8 @@ def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.nd
 
 
 def _keys(batch: Batch) -> list[bytes]:
-    """What identifies each input: its tokens and token types without padding."""
+    """What identifies each input: a digest of its tokens and token types without padding."""
     lengths = batch["attention_mask"].sum(dim=1).tolist()
     parts = [batch[name].int().numpy() for name in ("input_ids", "token_type_ids") if name in batch]
-    return [b"".join(part[row, :length].tobytes() for part in parts) for row, length in enumerate(lengths)]
+    inputs = (b"".join(part[row, :length].tobytes() for part in parts) for row, length in enumerate(lengths))
+    return [blake2b(each, digest_size=16).digest() for each in inputs]

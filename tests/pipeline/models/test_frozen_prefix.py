@@ -1,5 +1,7 @@
 """What frozen layers give is the same computed or kept, and no more is kept than there is room for."""
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,10 +131,9 @@ def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeyp
     known = cache(model, split, bound)
     assert 0.8 * bound < known.bytes <= bound
     batch = known.extend(collate(split, np.arange(len(split)), 0))
-    kept = list(known._outputs.values())
-    assert sum(output.numel() * output.element_size() for output in kept) == known.bytes
+    assert known._vectors is not None and known._vectors.untyped_storage().nbytes() == known.bytes
     computed = set(batch["absent"].tolist())
-    assert len(computed) == len(split) - len(kept)
+    assert len(computed) == len(split) - len(known._firsts)
     stays = [length for row, length in enumerate(split.lengths) if row not in computed]
     assert max(stays) <= min(split.lengths[row] for row in computed)
 
@@ -146,6 +147,23 @@ def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeyp
     monkeypatch.setattr(model.backbone, "forward", forward)
     run(model, batch)
     assert seen[0] == len(computed)
+
+
+def test_beside_its_vector_an_input_takes_few_bytes(make: Make) -> None:
+    """Whatever its length: the bound counts the vectors alone."""
+    generator, rows = np.random.default_rng(0), 400
+    tokens = list(generator.integers(5, 20, (rows, 24), dtype=np.int32))
+    split = TokenisedSplit(a=tokens, types_a=None, b=None, labels=np.zeros(rows, dtype=np.int64))
+    known, batch = cache(make(None), split), collate(split, np.arange(4), 0)
+    tracemalloc.start()
+    try:
+        known.extend(batch)
+        gc.collect()
+        beside, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert beside < 200 * rows
+    assert known._vectors is not None and known._vectors.untyped_storage().nbytes() == known.bytes
 
 
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
