@@ -1,8 +1,9 @@
 """What the bottlenecks of many adapters read off the frozen backbone, in one pass over the inputs for all of them.
 
-The units of adapter n at a site are ``a_n = f(D_n h + b_n)``, here with the hidden states h that reach the site where
-no adapter is active. The adapter's output is linear in them: a linear probe of the units sees what one of the output
-would. It is an approximation, since in the adapter's own model the sites below change h.
+The units of adapter n at a site are ``a_n = f(D_n h + b_n)``, here with the h that it would read where no adapter is
+active: what reaches the site, or for Pfeiffer's adapters what the layer returns. The adapter's output is linear in
+them: a linear probe of the units sees what one of the output would. It is an approximation, since in the adapter's own
+model the sites below change h.
 
 Only sites in the upper half of the layers count: a head reads what they write.
 """
@@ -62,7 +63,7 @@ class UnitReader:
         What a pooler reads is the first token.
         """
         pooling = "cls" if pooling == "pooler" else pooling
-        with _recorded([joined.site for joined in self._sites]) as hidden:
+        with _recorded(self._sites) as hidden:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
@@ -83,7 +84,7 @@ class _JoinedSite:
         self.places: dict[int, slice] = {}  # the units of each adapter, by its position
         self._downs, self._biases = list[Tensor](), list[Tensor]()
         self._width = 0
-        self._activation: Any = None
+        self._module: Any = None  # one of them: of what kind they are, and their activation, is the same for all
 
     def add(self, position: int, name: str) -> None:
         if name not in self.site.adapters:
@@ -93,33 +94,39 @@ class _JoinedSite:
         self.places[position] = slice(first, self._width)
         self._downs.append(module.adapter_down[0].weight.detach().clone())
         self._biases.append(module.adapter_down[0].bias.detach().clone())
-        self._activation = module.non_linearity  # all kinds have the same
+        self._module = module
 
     def finish(self, device: torch.device) -> None:
         # AdapterHub makes adapters on the CPU, wherever the backbone is.
         self._down, self._bias = torch.cat(self._downs).to(device), torch.cat(self._biases).to(device)
         self._downs, self._biases = [], []
 
+    def read(self, states: Tensor, residual: Tensor, layer_norm: Any) -> Tensor:
+        """What the bottlenecks read where ``states`` (B, T, d) reach the site."""
+        hidden: Tensor = self._module.pre_forward(states, residual, layer_norm)[0]
+        return hidden
+
     def units(self, hidden: Tensor) -> Tensor:
         """(B, T, d) to (B, T, units of all adapters)."""
-        units: Tensor = self._activation(nn.functional.linear(hidden, self._down, self._bias))
+        units: Tensor = self._module.non_linearity(nn.functional.linear(hidden, self._down, self._bias))
         return units
 
 
 @contextmanager
-def _recorded(sites: Sequence[BottleneckLayer]) -> Iterator[dict[BottleneckLayer, Tensor]]:
-    """The hidden states (B, T, d) that reach each site in the next forward pass."""
+def _recorded(joined_sites: Sequence[_JoinedSite]) -> Iterator[dict[BottleneckLayer, Tensor]]:
+    """What the bottlenecks of each site read in the next forward pass, (B, T, d)."""
     hidden: dict[BottleneckLayer, Tensor] = {}
 
-    def recording(site: Any, stock: Any) -> Any:
+    def recording(joined: _JoinedSite, stock: Any) -> Any:
         def forward(states: Tensor, residual: Tensor, layer_norm: Any) -> Any:
-            hidden[site] = states
+            hidden[joined.site] = joined.read(states, residual, layer_norm)
             return stock(states, residual, layer_norm)
 
         return forward
 
-    for site in sites:
-        site.bottleneck_layer_forward = recording(site, site.bottleneck_layer_forward)
+    sites: list[Any] = [joined.site for joined in joined_sites]
+    for joined, site in zip(joined_sites, sites, strict=True):
+        site.bottleneck_layer_forward = recording(joined, site.bottleneck_layer_forward)
     try:
         yield hidden
     finally:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from pipeline.data.task_data import TaskData
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import SourceRun
+from pipeline.runs.initial import most_sources
+from pipeline.runs.ranking import run_whole
 from pipeline.runs.request import Parts, RunRequest, first_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS
@@ -99,6 +101,16 @@ def _probes_gate_of_own(facts: Facts) -> bool:
     return probed and recipe.gated.own == "none" and any(each.manifest.task == target for each in request.adapters)
 
 
+def _ranks_pfeiffers_by_units(facts: Facts) -> bool:
+    """Whether bottlenecks that read the layer's output are first probed alone, before the best are run whole."""
+    request, recipe = facts.request, facts.recipe
+    if recipe.fuses_as is None or recipe.adapter.kind != "pfeiffer":
+        return False
+    most, target = most_sources(recipe, facts.rows), request.parts[0].task.name
+    others = sum(each.manifest.task != target for each in request.adapters)
+    return most is not None and others > run_whole(most)
+
+
 def _begins_above(facts: Facts) -> bool:
     """Whether the lowest layer has no adapter."""
     return facts.recipe.has_modules and 0 in facts.recipe.adapter.drop_layers
@@ -125,6 +137,8 @@ CORRECTIONS = (
     Correction("probed", "2000 rows", _probes_gates_of_many_rows),
     # The target's own adapter stayed beside the sources that probes chose, with a gate of 0.
     Correction("own", "chosen", _probes_gate_of_own),
+    # Of many adapters Pfeiffer's were probed as if they read the FFN's output.
+    Correction("ranked", "as read", _ranks_pfeiffers_by_units),
     # AdapterHub's prefixes, whose numbers of all layers are in one tensor, kept what is below them from being frozen.
     Correction(
         "below",

@@ -103,6 +103,21 @@ def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
     return None
 
 
+def most_sources(recipe: Recipe, rows: int) -> int | None:
+    """How many adapters of other tasks a fusion takes at most, or tries gates for; None: all.
+
+    Args:
+        rows: training rows of the target.
+    """
+    if _probes_gates(recipe) and rows >= LEAST_ROWS:
+        return min(recipe.fusion.best or MOST_SOURCES, MOST_SOURCES)
+    return recipe.fusion.best
+
+
+def _probes_gates(recipe: Recipe) -> bool:
+    return recipe.fuses_as == "gated" and recipe.gated.start == "probe"
+
+
 @dataclass(frozen=True)
 class Chooser:
     """Chooses what the recipe of a run leaves to be chosen: adapters, their gates, an adapter to start as."""
@@ -153,7 +168,7 @@ class Chooser:
     @property
     def _is_probed(self) -> bool:
         """Whether linear probes choose the gates, and with them the sources."""
-        return self.recipe.fuses_as == "gated" and self.recipe.gated.start == "probe"
+        return _probes_gates(self.recipe)
 
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
@@ -173,9 +188,8 @@ class Chooser:
         adapters, recipe = self.request.adapters, self.recipe
         if recipe.fuses_as is None:
             return adapters
-        others, most = [each for each in adapters if not self._is_own(each)], recipe.fusion.best
-        if self._is_probed and len(self.rows) >= LEAST_ROWS:
-            most = min(most or MOST_SOURCES, MOST_SOURCES)
+        others = [each for each in adapters if not self._is_own(each)]
+        most = most_sources(recipe, len(self.rows))
         if most is not None:
             accelerator, ledger = self.scoring.accelerator, self.workspace.ledger
             others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator, ledger)

@@ -72,7 +72,7 @@ def best_sources(
 
     for candidate in candidates:
         candidate.verify()
-    kept, most = list(candidates), max(WHOLE, 2 * count)
+    kept, most = list(candidates), run_whole(count)
     if len(kept) > most:
         units = _units(kept, recipe, rows, backbone, accelerator)
         kept = _highest([explained(each) for each in units], kept, most)
@@ -90,6 +90,11 @@ def best_sources(
         if ledger is not None and (agreed := agreement(fit_of, trained_alone(ledger, task.name))):
             notice(f"{task.name}: {agreed}")
     return chosen
+
+
+def run_whole(count: int) -> int:
+    """How many adapters are run whole to find the best ``count``: of more, those that are best at their bottlenecks."""
+    return max(WHOLE, 2 * count)
 
 
 def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) -> list[Artifact]:

@@ -21,12 +21,14 @@ Save = Callable[..., SavedModules]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    def make(backbone: Backbone, name: str, seed: int, width: int = 8, drop: tuple[int, ...] = ()) -> SavedModules:
+    def make(
+        backbone: Backbone, name: str, seed: int, width: int = 8, drop: tuple[int, ...] = (), kind: str = "houlsby"
+    ) -> SavedModules:
         encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", width, drop)
+        add_adapter(encoder, name, kind, width, drop)
         randomise(encoder, f"adapters.{name}", seed=seed)
         save_adapter(encoder, name, tmp_path / name)
-        return saved_modules(name, tmp_path / name, bottleneck=width, drop_layers=drop)
+        return saved_modules(name, tmp_path / name, adapter=kind, bottleneck=width, drop_layers=drop)
 
     return make
 
@@ -64,6 +66,18 @@ def test_at_the_lowest_site_of_an_adapter_they_are_those_of_its_own_model(
             expected = lowest[:, 0] if pooling == "cls" else lowest.mean(dim=1)
             torch.testing.assert_close(part[:, : expected.shape[1]], expected)
             assert not torch.allclose(part[:, expected.shape[1] :], above[:, 0] if pooling == "cls" else above.mean(1))
+
+
+@pytest.mark.parametrize("drop", [(0,), ()])
+def test_those_of_pfeiffers_adapters_are_read_where_these_read(
+    drop: tuple[int, ...], save: Save, backbone: Backbone
+) -> None:
+    """They read what the layer would return without them. Above the lowest one, it is not what they would read."""
+    saved = save(backbone, "films", 1, 8, drop, "pfeiffer")
+    _, (units,) = UnitReader(backbone.load(), [saved]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    top = stock_units(backbone, saved)[-1].mean(dim=1)
+    assert units.shape == top.shape
+    assert torch.allclose(units, top, rtol=1e-4, atol=1e-5) == bool(drop)
 
 
 def test_they_do_not_depend_on_the_others_nor_on_padding_and_the_backbone_is_left_alone(

@@ -45,6 +45,7 @@ PREFIXES = {"adapter": "prefix-tuning", "drop_layers": "0"}
 NORMS = {"drop_layers": "0", "train_layernorm": True}
 GATED = {"fusion": "gated", "own_adapter": "none"}
 PROBED = {"fusion": "gated", "gate_start": "probe"}
+PFEIFFER = {"adapter": "pfeiffer"}
 OWN, OTHER = (SimpleNamespace(manifest=SimpleNamespace(task=task)) for task in (find_task("sts").name, "quora"))
 
 CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
@@ -122,6 +123,21 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             facts("fusion", {**GATED, "gate_start": "even"}, adapters=(OTHER, OWN)),
             facts("fusion", {**PROBED, "own_adapter": "frozen"}, adapters=(OTHER, OWN)),
             facts("fusion", {"fusion": "standard"}, adapters=(OTHER, OWN)),
+        ],
+    ),
+    "ranked": (
+        [
+            facts("fusion", {**PROBED, **PFEIFFER}, adapters=(OTHER,) * 33),
+            facts("fusion", {**PFEIFFER, "fusion": "standard", "best_sources": 8}, adapters=(OTHER,) * 17),
+            facts("fusion", {**PFEIFFER, "fusion": "standard", "best_sources": 10}, adapters=(OTHER,) * 21),
+        ],
+        [
+            facts("fusion", {**PROBED, **PFEIFFER}, adapters=(*(OTHER,) * 32, OWN)),
+            facts("fusion", {**PROBED, **PFEIFFER}, adapters=(OTHER,) * 33, rows=LEAST_ROWS - 1),
+            facts("fusion", PROBED, adapters=(OTHER,) * 33),
+            facts("fusion", {**PFEIFFER, "fusion": "standard", "best_sources": 10}, adapters=(OTHER,) * 20),
+            facts("fusion", {**PFEIFFER, "fusion": "standard"}, adapters=(OTHER,) * 33),
+            facts("adapter", PFEIFFER, adapters=(OTHER,) * 33),
         ],
     ),
     "below": (
