@@ -82,7 +82,7 @@ def shown(comparison: Comparison) -> str:
 
 
 def test_the_table_has_a_line_for_each_report() -> None:
-    assert len(CLAIMS) == 9
+    assert len(CLAIMS) == 10
     assert {claim.form for claim in CLAIMS} == {"gated", "standard"}
 
 
