@@ -15,7 +15,8 @@ from pipeline.system.errors import PipelineError
 from stages.compare.known import Known
 from stages.compare.plan import Job
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
+"""Between two looks at what other processes do."""
 _APPEARS_SECONDS = 60.0
 """How long a network file system may take to show what another machine has written."""
 
@@ -74,5 +75,5 @@ def appeared(run: str, workspace: Workspace, with_model: bool) -> RunRecord:
                 f"run {run} was finished on another machine, but {workspace.ledger.folder(run)} or its artifact in"
                 f" {workspace.store_root} is not there: all machines must share --reports and --store"
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     return record

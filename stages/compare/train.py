@@ -19,9 +19,7 @@ from stages.compare.ensembles import EnsembleRun
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 from stages.compare.progress import Progress
-from stages.compare.remote import Ended, RemoteJob, appeared
-
-_POLL_SECONDS = 0.5
+from stages.compare.remote import POLL_SECONDS, Ended, RemoteJob, appeared
 
 
 def train(jobs: Jobs, progress: Progress) -> None:
@@ -68,10 +66,10 @@ def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRu
 def _wait_for_any(runs: Sequence[TrainingRun | EnsembleRun], jobs: Jobs, progress: Progress) -> None:
     """Return when one of ``runs``, which other commands are training, is no longer being trained."""
     progress.wait(runs[0].name, runs[0].title, len(runs) - 1)
-    time.sleep(_POLL_SECONDS)
+    time.sleep(POLL_SECONDS)
     ledger = jobs.workspace.ledger
     while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
-        time.sleep(_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 class _InPool:
@@ -97,7 +95,7 @@ class _InPool:
                     continue  # what builds on a job that is settled may come before the rest
                 names = ", ".join(job.title for job in self.running.values())
                 status.update(Text(f"{len(self.running)} running: {names}", no_wrap=True, overflow="ellipsis"))
-                for number, outcome in pool.wait(_POLL_SECONDS):
+                for number, outcome in pool.wait(POLL_SECONDS):
                     self._take(self.running.pop(number), outcome)
 
     def _start(self, missing: Sequence[Job]) -> bool:

@@ -64,7 +64,7 @@ def trained_by_another(run: str, ledger: Ledger, *, until: int, finishes: bool =
 def test_cells_that_another_command_trains_come_last(
     finishes: bool, workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stages.compare.train._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("stages.compare.train.POLL_SECONDS", 0.01)
     first, _ = compare(study("full"), workspace, keep_weights=True)
     run = first.entries[0].run
     assert run is not None
