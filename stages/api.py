@@ -31,7 +31,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import OneDevice, on_gpu, resolve_precision
+from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
@@ -40,8 +40,6 @@ from stages.predict import head_outputs
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
 Using = Literal["auto", "fusion", "adapter"]
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -331,7 +329,7 @@ def _device(name: str | None, precision: Precision) -> OneDevice:
     gpus = torch.cuda.device_count()
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
         raise PipelineError(f"device={name!r}: there is no such device here ({gpus} GPUs): give cpu, cuda or cuda:N")
-    return OneDevice(device, _DTYPES.get(resolve_precision(precision, name)))
+    return OneDevice(device, HALF.get(resolve_precision(precision, name)))
 
 
 def _each(prediction: Prediction, outputs: Tensor, classes: tuple[str, ...]) -> Iterator[Predicted]:

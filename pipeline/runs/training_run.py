@@ -12,6 +12,7 @@ from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
+from pipeline.models.rounding import rounded
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest, SourceRun
@@ -32,10 +33,10 @@ from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
-from pipeline.training.devices import make_accelerator
+from pipeline.training.devices import HALF, make_accelerator
 from pipeline.training.fit import TrainingData, fit
 from pipeline.training.memory import SMALLER_STEPS, check_memory, full_memory_explained
-from pipeline.training.sharding import check_sharding
+from pipeline.training.sharding import check_sharding, is_sharded
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
 from pipeline.training.tracking import tracking
@@ -142,17 +143,20 @@ class TrainingRun:
         data = self._batching(accelerator).training_data(model, scorings)
         encoder = model.of(self.task.name).backbone
         hashes = adapter_hashes(encoder, self._frozen(start.adapters))
-        tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
-        starts = {}
-        for name, test in tests.items() if self.recipe.score_start else ():
-            own = model.of(name).to(accelerator.device)
-            scorings[name].choose_threshold(own)
-            starts[name] = test.value(test.predict(own))
-        evaluations = Evaluations(model, scorings)
-        fitted = self._fit(start.built, data, evaluations, combine, accelerator)
-        best = evaluations.best(fitted)
-        # Once, and after all choices; the model holds the kept weights.
-        tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
+        # A sharded copy has one dtype for all its weights.
+        half = None if is_sharded() else HALF.get(accelerator.mixed_precision)
+        with rounded(model, self.backbone.tensor_names, half):
+            tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
+            starts = {}
+            for name, test in tests.items() if self.recipe.score_start else ():
+                own = model.of(name).to(accelerator.device)
+                scorings[name].choose_threshold(own)
+                starts[name] = test.value(test.predict(own))
+            evaluations = Evaluations(model, scorings)
+            fitted = self._fit(start.built, data, evaluations, combine, accelerator)
+            best = evaluations.best(fitted)
+            # Once, and after all choices; the model holds the kept weights.
+            tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
         earlier = self.workspace.ledger.lineage(self.request.start) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, hashes)

@@ -21,6 +21,9 @@ from pipeline.training.tracking import check_tracker
 _BF16 = {"avx512_bf16", "amx_bf16"}
 """Instructions for bf16 of x86 processors, as Linux names them."""
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What autocast computes in, by precision; with fp32 there is no autocast."""
+
 
 @dataclass(frozen=True)
 class OneDevice:

@@ -1,0 +1,47 @@
+"""Frozen matrices in half precision, rounded once and not in every pass."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | None) -> Iterator[None]:
+    """Within the block, hold the frozen weights of the encoders' own linear layers in ``dtype``.
+
+    Autocast rounds the weights of a linear layer to its dtype, and those that are frozen anew in every pass. Rounded
+    here, they give the same numbers bit for bit, and a pass less work: a fourteenth of a small adapter's step.
+    Everything in the block that runs an encoder must do so under autocast with that ``dtype``.
+
+    Args:
+        model: its encoders are called ``backbone``, at any depth.
+        pretrained: names in an encoder of what was pretrained; modules that were put into it stay as they are.
+        dtype: None, as without autocast: nothing is rounded.
+
+    Raises:
+        RuntimeError: something has changed a frozen weight in the block.
+    """
+    originals = {} if dtype is None else _of_linear_layers(model, pretrained)
+    for parameter, original in originals.items():
+        parameter.data = original.to(dtype)
+    try:
+        yield
+        for parameter, original in originals.items():
+            if not torch.equal(parameter, original.to(parameter)):
+                raise RuntimeError("a frozen weight of a linear layer changed during training: this is a bug")
+    finally:
+        for parameter, original in originals.items():
+            parameter.data = original.to(parameter.device)
+
+
+def _of_linear_layers(model: nn.Module, pretrained: Collection[str]) -> dict[nn.Parameter, torch.Tensor]:
+    """The frozen weights and biases of the encoders' own linear layers, and what they hold."""
+    return {
+        parameter: parameter.data
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        for name, parameter in module.named_parameters(recurse=False)
+        if not parameter.requires_grad and f".{path}.{name}".rpartition(".backbone.")[2] in pretrained
+    }

@@ -1,0 +1,114 @@
+"""Frozen weights that are rounded once give the numbers of those that autocast rounds in every pass."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.models.rounding import rounded
+from pipeline.models.transfer_model import TransferModel
+from pipeline.runs import training_run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from stages.extract import extract
+from stages.fuse import fuse
+from tests.runs import final_numbers, joint_run, single_run
+
+Quick = Callable[..., Recipe]
+
+
+@contextmanager
+def not_rounded(*_: object) -> Iterator[None]:
+    yield
+
+
+def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any]) -> None:
+    values = {"epochs": 2, "precision": "bf16", **settings}
+    if kind == "multitask":
+        recipes = dict.fromkeys(("films", "meals"), quick("adapter", **values))
+        joint_run(workspace, tuple(recipes), recipes, seed=1, limits=dict.fromkeys(recipes)).get()
+    elif kind == "fusion":
+        for task in ("films", "meals"):
+            extract(task, quick("adapter", epochs=1, precision="bf16"), workspace, seed=1)
+        fuse("films", quick("fusion", **values), workspace, seed=1)
+    else:
+        task = settings.pop("task", "films")
+        trainable = {"frozen": "head"}.get(kind, kind)
+        single_run(workspace, kind, task, quick(trainable, **{**values, **settings}), seed=1).get()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("adapter", {}),
+        ("adapter", {"pooling": "cls", "smart": 1.0}),
+        ("adapter", {"pooling": "pooler"}),
+        ("adapter", {"drop_layers": [0]}),
+        ("adapter", {"adapter": "lora"}),
+        ("adapter", {"adapter": "ia3"}),
+        ("adapter", {"adapter": "bitfit"}),
+        ("adapter", {"adapter": "prefix", "prefix_length": 4}),
+        ("adapter", {"adapter": "unipelt", "prefix_length": 4, "unipelt_bottleneck": 8}),
+        ("adapter", {"train_layernorm": True}),
+        ("fusion", {"fusion": "gated"}),
+        ("fusion", {"fusion": "standard"}),
+        ("multitask", {}),
+        ("frozen", {}),
+    ],
+)
+def test_rounding_once_changes_no_bit(
+    kind: str, settings: dict[str, Any], workspace: Workspace, quick: Quick, tmp_path: Path, monkeypatch: Any
+) -> None:
+    places = {name: tmp_path / name for name in ("once", "each time")}
+    for name, folder in places.items():
+        if name == "each time":
+            monkeypatch.setattr(training_run, "rounded", not_rounded)
+        own = dataclasses.replace(workspace, store_root=folder / "store", reports=folder / "reports")
+        train(kind, own, quick, dict(settings))
+    once, each_time = map(final_numbers, places.values())
+    assert once
+    assert once == each_time
+
+
+def test_only_frozen_weights_of_the_encoders_linear_layers_are_rounded(backbone: Backbone) -> None:
+    model = TransferModel(backbone.load(), build_head("linear", backbone.hidden_size, 2, 1, 0.0), "cross", "mean")
+    model.backbone.encoder.layer[1].requires_grad_(True)
+    frozen = model.backbone.requires_grad_(False).encoder.layer[0].output.dense
+    trained = model.backbone.encoder.layer[1].output.dense.requires_grad_(True)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with rounded(model, backbone.tensor_names, torch.bfloat16):
+        assert {frozen.weight.dtype, frozen.bias.dtype} == {torch.bfloat16}
+        others = (trained.weight, model.head.out.weight, model.backbone.embeddings.word_embeddings.weight)
+        assert {each.dtype for each in others} == {torch.float32}
+        assert torch.equal(frozen.weight, before["backbone.encoder.layer.0.output.dense.weight"].bfloat16())
+    after = model.state_dict()
+    assert all(
+        torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
+    )
+
+
+def test_without_autocast_nothing_is_rounded(backbone: Backbone) -> None:
+    model = TransferModel(backbone.load().requires_grad_(False), torch.nn.Identity(), "cross", "mean")
+    with rounded(model, backbone.tensor_names, None):
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("error", [None, ValueError("as it was")])
+def test_a_change_is_seen_and_the_originals_come_back(error: ValueError | None, backbone: Backbone) -> None:
+    model = TransferModel(backbone.load().requires_grad_(False), torch.nn.Identity(), "cross", "mean")
+    weight = model.backbone.encoder.layer[0].output.dense.weight
+    before = weight.clone()
+    expected: tuple[Any, str] = (
+        (RuntimeError, "changed during training") if error is None else (ValueError, "as it was")
+    )
+    with pytest.raises(expected[0], match=expected[1]), rounded(model, backbone.tensor_names, torch.bfloat16):
+        weight.data[0, 0] += 1
+        if error is not None:
+            raise error
+    assert torch.equal(weight, before)
