@@ -57,7 +57,7 @@ def demo(folder: Path, seed: int) -> int:
     with writing(data):
         names = write_tasks(data, seed)
     if not (backbone / "config.json").is_file():
-        _say("A nano BERT, pretrained on their text")
+        _say("A nano BERT, pretrained on other sentences of their kinds")
         score = pretrain_fresh(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, _MASKING, seed=seed)
         _say(f"Its masked-token accuracy is {score:.0%}: {backbone}")
     study = find_study("demo")
