@@ -14,7 +14,7 @@ from pipeline.data.load import load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import divisions, drawn_again, either, lesson_of, sources_of, sources_seen
+from pipeline.runs.seen import divisions, drawn_again, either, lesson_of, others_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -44,7 +44,8 @@ class Evaluation:
     chosen_on: int | None
     """Rows whose text is in those that chose its epoch; None where it cannot be known."""
     sources_trained_on: dict[str, int | None]
-    """Rows whose text is in the training rows of a task that the model builds on, by task; None as above."""
+    """Rows whose text is in the training rows of another task, which the model builds on or was trained on jointly, by
+    task; None as above."""
     left_out: int
     """Rows of the file without a text or a label."""
     problems: tuple[str, ...]
@@ -89,7 +90,7 @@ def evaluate(
     trained = chosen = None
     with noted(problems):
         trained, chosen = _seen(rows, model.run, task, workspace)
-    sources = sources_seen(rows, sources_of(model.run, workspace, problems), workspace, task, problems)
+    sources = others_seen(rows, model.run, workspace, task, problems)
     if task.name in sources:
         trained = either(trained, sources.pop(task.name))
     return Evaluation(

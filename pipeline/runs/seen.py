@@ -3,7 +3,7 @@
 A study leaves such rows out of its sources' training. Adapters of a store were trained for whatever they were.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -37,19 +37,14 @@ class Lesson(NamedTuple):
     """The tasks whose rows are among them."""
 
 
-def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[SourceRun]:
-    """What ``run`` was built on, as its record or else its artifact says; ``problems`` as for :func:`sources_seen`."""
-    kept = _kept(run, workspace, problems)
-    return () if kept is None else _built_on(kept, workspace)
-
-
 def trained_before(run: str, workspace: Workspace) -> tuple[str, ...]:
     """The tasks whose rows the models that ``run`` builds on were trained on, each once, the first to be trained first.
 
     What is not at hand is left out: of a run whose record is gone, all but its own task.
     """
     problems = list[str]()  # the commands that need what cannot be read name it
-    lessons = list(_lessons(sources_of(run, workspace, problems), workspace, problems))
+    kept = _kept(run, workspace, problems)
+    lessons = [] if kept is None else list(_lessons(_built_on(kept, workspace), workspace, problems))
     tasks = (task for each in reversed(lessons) for task in (each.task, *(extra.task for extra in each.extra)))
     return tuple(dict.fromkeys(tasks))
 
@@ -68,9 +63,33 @@ def sources_seen(
         target: the task of ``rows``; of its own adapters among the sources the answer stands under its name.
         problems: gets what cannot be read of the sources, which then counts as not at hand.
     """
+    return _seen_by_task(rows, _lessons(sources, workspace, problems), workspace, target)
+
+
+def others_seen(
+    rows: pd.DataFrame, run: str, workspace: Workspace, target: Task, problems: list[str]
+) -> dict[str, np.ndarray | None]:
+    """:func:`sources_seen` of what ``run`` builds on, and of the tasks that it was itself trained on beside ``target``.
+
+    What it builds on is as its record or else its artifact says.
+    """
+    kept = _kept(run, workspace, problems)
+    if kept is None:
+        return {}
+    beside = []
+    if isinstance(kept, RunRecord):
+        beside = [lesson_of(kept, name) for name in kept.trained_on if name != target.name]
+    built_on = _lessons(_built_on(kept, workspace), workspace, problems)
+    return _seen_by_task(rows, (*beside, *built_on), workspace, target)
+
+
+def _seen_by_task(
+    rows: pd.DataFrame, lessons: Iterable[Lesson], workspace: Workspace, target: Task
+) -> dict[str, np.ndarray | None]:
+    """Which ``rows`` (n,) the lessons on each task had; None where that of one cannot be known."""
     seen_of = dict[str, np.ndarray | None]()
     ways = divisions(workspace.splits, target)
-    for lesson in _lessons(sources, workspace, problems):
+    for lesson in lessons:
         seen = _seen(rows, lesson, ways, workspace.ledger)
         seen_of[lesson.task] = either(seen, seen_of.get(lesson.task, np.zeros(len(rows), bool)))
     return seen_of

@@ -21,6 +21,7 @@ from pipeline.settings.recipe import Recipe
 from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.fuse import fuse
+from tests.runs import joint_run
 
 Quick = Callable[..., Recipe]
 TASK = """name = "{name}"
@@ -313,3 +314,17 @@ def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_mod
     found = evaluate("target", dataclasses.replace(place), using=record.run, input_file=train)
     assert (found.trained_on, own.own.train_rows, record.own.train_rows) == (40, 40, 12)
     assert found.sources_trained_on == {"source": 0}
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["all rows", "apart from the target's"])
+def test_rows_of_a_task_that_was_trained_beside_the_target_count_too(
+    apart: bool, place: Workspace, quick: Quick
+) -> None:
+    tasks = ("source", "target")
+    recipes = dict.fromkeys(tasks, quick("full", epochs=1))
+    there = place.apart_from(["target"]) if apart else place
+    record = joint_run(there, tasks, recipes, limits=dict.fromkeys(tasks), seed=0, keep_weights=True).get()
+    for split, count in SHARED.items():
+        found = evaluate("target", dataclasses.replace(place), using=record.run, split=split)  # type: ignore[arg-type]
+        assert (found.trained_on, found.chosen_on) == (0, 20 if split == "dev" else 0)
+        assert found.sources_trained_on == {"source": 0 if apart else count}
