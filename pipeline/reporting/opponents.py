@@ -19,8 +19,11 @@ from pipeline.stats.paired import Comparison, Difference, Verdict, mean_differen
 def _is_alone(study: Study, name: str) -> bool:
     """Whether nothing that a row trains or joins has read another task."""
     row = study.row(name)
-    extra = any(study.recipe_for(name, target).extra for target in study.targets_of(name))
-    return not row.joins and not extra and row.backbone is None and all(_is_alone(study, each) for each in row.members)
+    if row.joins or row.backbone is not None:
+        return False
+    own = ((each, target) for target in study.targets_of(name) for each in (name, *study.bases_on(name, target)))
+    recipes = (study.recipe_for(*each, trial=trial) for each in own for trial in study.row(each[0]).trials)
+    return not any(recipe.extra for recipe in recipes) and all(_is_alone(study, each) for each in row.members)
 
 
 def _is_one_adapter(study: Study, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Every mistake in a study that can be known before training, all reported at once."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -71,18 +72,19 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     return study, sizes
 
 
-def shared_texts(study: Study, workspace: Workspace) -> Iterator[str]:
-    """A sentence for each target and task with some of the same text, if a row uses the task for the target."""
-    for target in map(workspace.task, study.targets):
-        users: dict[str, list[str]] = {}
-        for name in study.methods:
-            row = study.row(name)
-            partners = study.partners(name, target.name) if row.joins else ()
-            extra = [source.task for source in study.recipe_for(name, target.name).extra]
-            for source in {workspace.task(task).name: None for task in (*partners, *row.after, *extra)}:
-                if target.name in study.targets_of(name):
-                    users.setdefault(source, []).append(study.title(name))
-        for source, rows in users.items():
+def shared_texts(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
+    """A sentence for each target and task with some of the same text, if any model behind a row's reads the task."""
+    users = defaultdict[str, defaultdict[str, dict[str, None]]](lambda: defaultdict(dict))
+    for cell, job in cells.items():
+        if cell.seed != study.seeds[0]:  # every seed reads the same tasks
+            continue
+        title = study.title(cell.line.row)
+        for part in (part for each in in_order([job]) for part in each.parts):
+            for task in (part.task, *(source.task for source in part.recipe.extra)):
+                users[cell.target][workspace.task(task).name][title] = None
+    for name in study.targets:
+        target = workspace.task(name)
+        for source, rows in users[name].items():
             if shared := target.text_shared_with(workspace.task(source)):
                 use = f"rows that use {source} for {target.name}: {'; '.join(rows)}"
                 yield f"{target.name} and {source} share text ({shared}); {use}."

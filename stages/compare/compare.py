@@ -92,7 +92,7 @@ def compare(
         with executor() as pool:
             train_in(pool, jobs, progress)
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
-    shared = tuple(shared_texts(study, workspace))
+    shared = tuple(shared_texts(study, wanted, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
     if study.cross_task:
         for backbone, finished in runs_to_read(wanted, jobs).items():
@@ -109,10 +109,10 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
     dev_limit = study.dev_limit or workspace.dev_limit
     workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
-    for sentence in (*shared_texts(study, workspace), study.unequal_trials):
+    wanted = jobs_of(study, plan(study, sizes))
+    for sentence in (*shared_texts(study, wanted, workspace), study.unequal_trials):
         if sentence:
             notice(f"note: {sentence}")
-    wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if keep_weights or study.row(name).keep_weights}
     kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
     # Their models are kept to be read on other tasks, once.

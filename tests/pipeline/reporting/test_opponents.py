@@ -54,9 +54,14 @@ def test_the_best_row_of_each_kind_is_each_targets_own(tmp_path: Path) -> None:
 
 
 def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
-    """Neither by extra rows, nor another backbone, nor a member; and no opponent contains a fusion."""
+    """Neither by extra rows, of a trial or of the row it starts from too, nor another backbone, nor a member; and no
+    opponent contains a fusion."""
     rows = WARM | {
         "more": {"method": "full", "recipe": {"extra": [{"task": "imdb"}]}},
+        "some": {"method": "full", "tune": {"extra": [{}, {"imdb": {}}]}},
+        "probe": {"method": "frozen", "targets": ["mr"], "tasks": {"sst": {"extra": {"imdb": {}}}}},
+        "started": {"method": "full", "of": "probe"},
+        "lp-ft": {"method": "full", "of": "frozen"},
         "elsewhere": {"method": "full", "backbone": "other"},
         "bitfit": {"method": "adapter", "recipe": {"adapter": "bitfit"}},
         "either": {"method": "adapter", "tune": {"adapter": ["houlsby", "bitfit"]}},
@@ -68,7 +73,7 @@ def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
     study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half").result.study
     kinds = {name: [kind for kind, is_kind in OPPONENTS.items() if is_kind(study, name)] for name in study.methods}
     alone = {name for name, own in kinds.items() if "the target alone" in own}
-    assert alone == {"full", "adapter", "bitfit", "either", "alike"}
+    assert alone == {"full", "adapter", "probe", "lp-ft", "bitfit", "either", "alike"}
     # BitFit adds no adapter: chosen by chance on dev, it would stand for adapters that are better on test.
     assert {name for name, own in kinds.items() if "one adapter" in own} == {"adapter", "warm"}
     assert [name for name in study.methods if holds_fusion(study, name)] == ["whole", "fusion"]

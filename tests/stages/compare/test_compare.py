@@ -20,6 +20,7 @@ from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
+from stages.compare.plan import jobs_of, plan
 from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
@@ -403,7 +404,8 @@ def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace
 
 def told(**values: Any) -> list[str]:
     """What a study over built-in tasks tells of the text that they share."""
-    return list(shared_texts(study(**values), Workspace("none", None, Path("none"), Path("none"))))
+    of = study(**values)
+    return list(shared_texts(of, jobs_of(of, plan(of)), Workspace("none", None, Path("none"), Path("none"))))
 
 
 def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it() -> None:
@@ -421,6 +423,21 @@ def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it
     assert len(told(targets=["imdb", "cfimdb"], methods=["full", "fusion"])) == 2
     aliased = told(targets=["sick"], methods=["full"], recipe=QUICK | {"extra": {"stsb": {}}})
     assert aliased[0].startswith("sick and sts share text")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"read": {"method": "full", "tune": {"extra": [{}, {"sick": {}}]}}},
+        {"read": {"method": "full", "of": "probe"}, "probe": {"method": "frozen", "recipe": {"extra": {"sick": {}}}}},
+        {"read": {"method": "ensemble", "of": ["full", "multitask"]}},
+        {"read": {"method": "fusion", "sources": ["qqp"]}, "adapter": {"tasks": {"qqp": {"extra": {"sick": {}}}}}},
+    ],
+    ids=["a trial", "the row that it starts from", "a member", "an adapter of a source"],
+)
+def test_text_that_any_model_behind_a_row_has_read_is_told(rows: dict[str, Any]) -> None:
+    (line,) = told(methods=["full", "read"], targets=["sts"], sources=["sick", "qqp"], rows=rows, scoring="half")
+    assert line.startswith("sts and sick share text (") and line.endswith("; rows that use sick for sts: read.")
 
 
 def test_a_report_tells_of_shared_text(workspace: Workspace, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
