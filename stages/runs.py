@@ -82,9 +82,10 @@ class Runs:
         return []
 
     def built_on(self, record: RunRecord) -> list[str]:
-        """The runs that a run was built on, or chose its sources from: its name depends on all of them."""
+        """The runs that a run was built on, or chose its sources or members from: its name depends on all of them."""
         here = [run for each in record.chosen_from for run in self._by_model.get(each["digest"], ())]
-        return list(dict.fromkeys((*(source.run for source in record.sources), *here)))
+        members = record.identity["members"] if record.kind == "ensemble" else ()
+        return list(dict.fromkeys((*(source.run for source in record.sources), *here, *members)))
 
     @cached_property
     def _by_model(self) -> dict[str, list[str]]:

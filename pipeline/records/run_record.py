@@ -140,7 +140,8 @@ class RunRecord(BaseModel, frozen=True):
             if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
                 raise ValueError(f"identity: task '{task}' is missing or has no meaning")
         if self.kind == "ensemble":
-            if not isinstance(self.identity.get("members"), list):
+            members = self.identity.get("members")
+            if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
                 raise ValueError("identity: an ensemble without members")
         elif not _has_texts(self.identity.get("backbone"), "weights"):
             raise ValueError("identity: the backbone is missing or has no weights")

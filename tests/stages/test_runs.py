@@ -251,6 +251,18 @@ def test_a_run_needs_all_that_it_is_built_on_and_was_chosen_from(verb: Run, ledg
     assert verb("runs", "remove", fusion.run, SECOND, ALONE, *twins)[0] == 0
 
 
+def test_an_ensemble_needs_the_members_that_it_did_not_take_too(verb: Run, ledger: Ledger) -> None:
+    """Its name depends on all of them: without one, compare would train that again to name the ensemble."""
+    taken = (SourceRun(task="sst", run=SECOND, digest=SECOND),)
+    identity = {"kind": "ensemble", "tasks": IDENTITY["tasks"], "members": [SECOND, ALONE]}
+    ensemble = record("f" * 12, kind="ensemble", sources=taken, identity=identity)
+    ledger.finish(ensemble, CURVE, {"sst": answers(1)})
+    for run in (SECOND, ALONE):
+        status, _, error = verb("runs", "remove", run)
+        assert (status, f"run {run}: ensemble of sst {ensemble.run} builds on it" in error) == (2, True)
+    assert verb("runs", "remove", ensemble.run, SECOND, ALONE)[0] == 0
+
+
 def test_show_survives_a_run_without_its_curve(verb: Run, ledger: Ledger) -> None:
     (ledger.folder(FIRST) / "curve.csv").unlink()
     status, out, _ = verb("runs", "show", FIRST)

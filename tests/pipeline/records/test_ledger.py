@@ -525,6 +525,7 @@ def test_the_summary_holds_what_the_training_verbs_promise() -> None:
         ({"scores": {}}, "no task that it trained on"),
         ({"identity": {"tasks": {}}}, "task 'sst' is missing or has no meaning"),
         ({"kind": "ensemble"}, "an ensemble without members"),
+        ({"kind": "ensemble", "identity": IDENTITY | {"members": [[]]}}, "an ensemble without members"),
         *(({"identity": IDENTITY | {"backbone": value}}, "the backbone is missing or has no weights")
           for value in (None, "nano", ["dd"], {}, {"weights": None}, {"weights": {"a": "dd"}})),
         *(({"identity": IDENTITY | {"sources": value}}, "sources are not a list of tasks with their digests")
