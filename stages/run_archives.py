@@ -2,11 +2,11 @@
 
 A record is what the ledger holds of a run: its ``run.json``, curve and predictions, but no weights. The archive of a
 study also holds its ``study.json``, from which ``report`` makes the tables again without data or backbone. It may be
-lean, without the predictions of trials that no cell kept.
+lean, without the predictions of trials that no cell kept or is built on.
 """
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ Model = TypeVar("Model", StudyResult, RunRecord)
 _STUDY = "study.json"
 _RECORD = "run.json"
 _SPARE = (_RECORD, "curve.csv")
-"""What is needed of a trial that no cell kept; a lean archive holds no more of it."""
+"""What is needed of a trial that no cell kept or is built on; a lean archive holds no more of it."""
 _NEEDED = (*_SPARE, "predictions.parquet")
 _LARGEST_JSON = 2**24
 """Bytes. A run.json has some 10,000, a study.json 300 a cell."""
@@ -64,7 +64,8 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
 
     Args:
         study: its name, or its TOML file.
-        lean: without the predictions of the study's trials that no cell kept, which its report does not read.
+        lean: without the predictions of the study's trials that no cell kept or is built on, which its report does not
+            read.
 
     Raises:
         PipelineError: there are none, too many for one archive, or the study was never compared here.
@@ -76,7 +77,10 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
         wanted, missing, spare = set(runs.records), set[str](), set[str]()
     else:
         result = read_model(StudyResult, document, "run compare first")
-        (wanted, missing), spare = _with_sources(result, runs), result.spare_trials
+        kept = [entry.run for entry in result.entries if entry.run]
+        wanted, missing = _with_sources([*kept, *result.tried], runs)
+        # With other seeds, a fusion's own adapter is only a trial.
+        spare = result.spare_trials - _with_sources(kept, runs)[0]
     files = {run: runs.ledger.files(run) for run in sorted(wanted)}
     whole = {run: own for run, own in files.items() if {*_needed(run, spare)} <= {file.name for file in own}}
     if not whole:
@@ -140,17 +144,17 @@ def _study_as_elsewhere(file: Path) -> bytes:
     return file_json(result).encode()
 
 
-def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
-    """The runs behind a study's cells, their trials and what they are built on: finished here, and missing."""
-    cells = [run for entry in result.entries for run in (entry.run, *entry.trials, *entry.source_trials) if run]
+def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]:
+    """Runs and all that they are built on: finished here, and missing."""
+    waiting = [*names]
     finished, missing = set[str](), set[str]()
-    while cells:
-        run = cells.pop()
+    while waiting:
+        run = waiting.pop()
         if run in finished | missing:
             continue
         record = runs.records.get(run)
         (missing if record is None else finished).add(run)
-        cells += [] if record is None else runs.built_on(record)
+        waiting += [] if record is None else runs.built_on(record)
     return finished, missing
 
 

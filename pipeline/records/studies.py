@@ -66,10 +66,18 @@ class StudyResult(BaseModel):
     """Which targets share text with tasks that rows use for them, in words."""
 
     @property
+    def tried(self) -> set[str]:
+        """The trials of all cells, and of what these are built on."""
+        return {run for entry in self.entries for run in (*entry.trials, *entry.source_trials)}
+
+    @property
     def spare_trials(self) -> set[str]:
-        """The trials that no cell kept: a page shows their recipes, number and cost, and none of their scores."""
-        tried = {run for entry in self.entries for run in (*entry.trials, *entry.source_trials)}
-        return tried - {entry.run for entry in self.entries}
+        """The trials that no cell kept: a page shows their recipes, number and cost.
+
+        It reads the scores of none, unless a cell is built on it: the own adapter of a fusion, chosen with one seed,
+        is only a trial for the other seeds.
+        """
+        return self.tried - {entry.run for entry in self.entries}
 
     @model_validator(mode="after")
     def _check_rows(self) -> Self:

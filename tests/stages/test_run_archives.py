@@ -141,6 +141,20 @@ def test_a_lean_archive_has_no_predictions_of_trials_that_no_cell_kept(
         export_runs(runs, tmp_path / "x.zip", lean=True)
 
 
+def test_a_lean_archive_has_predictions_of_a_trial_that_another_seeds_run_is_built_on(
+    reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Such as the own adapter of the first seed's fusion, with which the report compares that."""
+    chosen, spare = (finish(reports, seed) for seed in (1, 2))
+    first, second = finish(reports, 3, sources=(chosen,)), finish(reports, 4)
+    write_study(reports, first, second, trials=(chosen, spare))
+    exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "lean.zip", "few", lean=True)
+    left_out = {*zipfile.ZipFile(export("few")).namelist()} - {*zipfile.ZipFile(tmp_path / "lean.zip").namelist()}
+    assert left_out == {f"{spare}/attention.csv", f"{spare}/predictions.parquet"}
+    assert import_runs(tmp_path / "other", tmp_path / "lean.zip").added == exported.runs
+    assert len(Ledger(tmp_path / "other").predictions(chosen)) == len(TABLE)
+
+
 def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(reports: Path, tmp_path: Path) -> None:
     runs = [finish(reports, seed) for seed in (1, 2, 3)]
     ledger = Ledger(reports)
