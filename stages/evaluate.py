@@ -145,6 +145,6 @@ def _seen(
             chosen = known(drawn[are_chosen], "dev")
         if trained is not None:
             break
-    if not record.score(task.name).added and not (none := shared(pd.concat([data.train, data.dev]))).any():
+    if not record.recipe_of(task.name).extra and not (none := shared(pd.concat([data.train, data.dev]))).any():
         return none, none
     return trained, chosen

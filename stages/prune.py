@@ -150,6 +150,12 @@ class _Pruning:
 
     def _record(self, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
         manifest, whole = artifact.manifest, self.workspace.ledger.find(self.fusion.manifest.run)
+        # Pruning trains on no rows, so train_rows stays 0; what the fusion was trained on holds for what is left of it.
+        trained: dict[str, Any] = {"recipe": manifest.recipe, "limit": manifest.limit, "pair": manifest.pair}
+        if whole is not None:
+            trained["added"] = whole.score(self.task.name).added
+            if whole.fingerprints(self.task.name).get("dev") == self.data.fingerprint["dev"]:
+                trained["dev_in_train"] = whole.score(self.task.name).dev_in_train
         return RunRecord(
             run=self.name,
             kind="fusion",
@@ -159,7 +165,7 @@ class _Pruning:
             started_from=None if whole is None else whole.started_from,
             backbone=self.workspace.backbone.name,
             best_epoch=0,
-            scores={self.task.name: score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit})},
+            scores={self.task.name: score.model_copy(update=trained)},
             cost=cost,
             artifact=str(artifact.folder),
             artifact_digest=manifest.digest,

@@ -21,6 +21,7 @@ from pipeline.settings.recipe import Recipe
 from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.fuse import fuse
+from stages.prune import prune
 from tests.runs import joint_run
 
 Quick = Callable[..., Recipe]
@@ -328,3 +329,42 @@ def test_rows_of_a_task_that_was_trained_beside_the_target_count_too(
         found = evaluate("target", dataclasses.replace(place), using=record.run, split=split)  # type: ignore[arg-type]
         assert (found.trained_on, found.chosen_on) == (0, 20 if split == "dev" else 0)
         assert found.sources_trained_on == {"source": 0 if apart else count}
+
+
+@pytest.mark.parametrize("change", ["", "other rows", "no record of the fusion"])
+def test_a_pruned_fusion_knows_the_rows_that_were_added_to_its_target(
+    change: str, place: Workspace, quick: Quick, tmp_path: Path
+) -> None:
+    assert place.data is not None
+    for name in ("one", "two"):
+        save_task(place.data / name, {"train": rows_of(name, 30), "dev": rows_of(f"{name} dev", 20)})
+        extract(name, quick("adapter", epochs=1), place, seed=0)
+    recipe = quick("fusion", epochs=1, fusion="gated", gate_start="even", extra=(Extra(task="source"),))
+    whole = fuse("target", recipe, place, seed=0, sources="one,two").record
+    if change == "no record of the fusion":
+        (place.ledger.folder(whole.run) / "run.json").unlink()
+    pruned = prune("target", dataclasses.replace(place), keep=1).record
+    assert pruned.own.added == ({} if change == "no record of the fusion" else whole.own.added)
+    assert whole.own.added
+    rows_of("other", 20).to_csv(tmp_path / "other.csv", index=False)
+    if change == "other rows":
+        file = place.data / "source" / "train.csv"
+        pd.read_csv(file).iloc[1:].to_csv(file, index=False)
+    for record in (pruned,) if change == "no record of the fusion" else (pruned, whole):
+        found = evaluate("target", dataclasses.replace(place), using=record.run, input_file=tmp_path / "other.csv")
+        assert found.trained_on == (None if change == "other rows" else 20)
+        assert found.sources_trained_on == dict.fromkeys((source.task for source in record.sources), 0)
+
+
+def test_a_pruned_fusion_says_how_many_rows_of_dev_it_was_trained_on(place: Workspace, quick: Quick) -> None:
+    assert place.data is not None
+    file = place.data / "target" / "train.csv"
+    pd.concat([pd.read_csv(file), rows_of("dev", 3)]).to_csv(file, index=False)
+    save_task(place.data / "other", {"train": rows_of("more", 30), "dev": rows_of("more dev", 20)})
+    for name in ("source", "other"):
+        extract(name, quick("adapter", epochs=1), place, seed=0)
+    recipe = quick("fusion", epochs=1, fusion="gated", gate_start="even")
+    fuse("target", recipe, place, seed=0, sources="source,other")
+    assert prune("target", place, keep=1).record.own.dev_in_train == 3
+    fewer = dataclasses.replace(place, dev_limit=10)
+    assert prune("target", fewer, keep=1).record.own.dev_in_train == 0  # the fusion's count is of more rows
