@@ -72,7 +72,8 @@ class Splits:
             sample = whole.sample(task, limit, seed, None)
             if self.scored_on(task) != "train":
                 return sample
-            return sample.choosing_in_train(task, self.scoring.share, self.scoring.seed)
+            parts = sample.choosing_in_train(task, self.scoring.share, self.scoring.seed)
+            return parts.sample(task, None, 0, self.dev_limit)  # the test rows, which were dev, are limited already
 
         return self._memo.once((name, limit, seed), drawn)
 

@@ -157,7 +157,18 @@ def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
     for scoring in ("dev", "half", "test", "held-out", "train"):
         found = read(place, dev_limit=8, scoring=ScoredRows(rows=scoring))  # type: ignore[arg-type]
         sizes[scoring] = (len(found.dev), len(found.scored))
-    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (12, 8)}
+    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (8, 8)}
+
+
+def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Workspace) -> None:
+    scoring = ScoredRows(rows="train")
+    all_rows, limited = read(place, scoring=scoring), read(place, dev_limit=8, scoring=scoring)
+    assert texts(limited.train) == texts(all_rows.train)
+    assert set(texts(limited.dev)) < set(texts(all_rows.dev))
+    assert set(limited.dev["label"]) == {0, 1}
+    # As many as there are, or more, leave the rows and so the run's name as they are.
+    same = read(place, dev_limit=len(all_rows.dev), scoring=scoring)
+    assert same.fingerprint["dev"] == all_rows.fingerprint["dev"]
 
 
 def test_rows_are_read_once_for_all_backbones(
