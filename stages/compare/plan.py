@@ -290,8 +290,9 @@ class _Planner:
 
     def _part(self, name: str, task: str, trial: Mapping[str, Any]) -> Part[str]:
         study, is_own, rows = self.study, task == self.target, self.cell.rows
-        # A source is trained as in the main table, whichever point of the curve it serves.
-        on_curve = rows is not None and (is_own or TRAITS[self.row.method].is_joint)
+        # A source is trained as in the main table, whichever point of the curve it serves, unless beside the target.
+        is_beside = name == self.name and TRAITS[self.row.method].is_joint
+        on_curve = rows is not None and (is_own or is_beside)
         recipe = study.recipe_for(name, task, on_curve, trial)
         return Part(task, recipe, (rows or study.rows_of_target) if is_own else study.limit)
 

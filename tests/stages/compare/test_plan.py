@@ -244,6 +244,17 @@ def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> Non
     assert {part.recipe.min_steps for part in joint.parts} == {70}
 
 
+def test_what_joint_training_on_the_curve_starts_after_is_that_of_the_main_table() -> None:
+    of = study(
+        methods=["full", "joint"],
+        rows={"joint": {"method": "multitask", "after": ["imdb", "sts"]}},
+        curve={"rows": [100], "recipe": {"epochs": 30}},
+    )
+    main, point = (job_of(of, cell("joint", "sst", rows=rows)) for rows in (None, 100))
+    assert {part.recipe.epochs for part in point.parts} == {30}
+    assert point.needs == main.needs
+
+
 def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
     of = study(limit=None, curve={"rows": [100, 300, 1000]})
     cells = plan(of, {"sst": 300, "sts": 5000, "imdb": 20000})
