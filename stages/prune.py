@@ -24,6 +24,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from pipeline.training.memory import peak_memory_mb, reset_peak_memory
 from pipeline.training.process_group import process_count
+from stages.kept_models import best_of
 
 
 def prune(
@@ -193,11 +194,12 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
         if workspace.backbone_name:
             weights = workspace.backbone.weights_hash
             candidates = [artifact for artifact in candidates if artifact.manifest.backbone_weights == weights]
-    if not candidates:
+    best = best_of(candidates, "fusion")
+    if best is None:
         wanted = "fusion" if using == "fusion" else f"fusion {using}"
         on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""
         raise PipelineError(
             f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
-    return workspace.store.current(max(candidates, key=lambda artifact: artifact.manifest.rank))
+    return workspace.store.current(best)

@@ -1,6 +1,7 @@
 """A pruned fusion is an artifact of its own, with its own score, that predict uses like any other."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from pipeline.cli.printing import print_run
 from pipeline.records.run_record import RunRecord
+from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import dry_run
@@ -75,6 +77,17 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # 
     again = prune("films", workspace, keep=1, using=two.run).record
     assert workspace.store.find(again.run).manifest.pruned_from == two.run
     assert len({fused.run, two.run, one.run, again.run}) == 4
+
+
+def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    recipe = quick("fusion", epochs=1, fusion="anchored", permute_labels=True, score_start=False)
+    control = fuse("films", recipe, workspace, seed=1).record
+    file = Path(control.artifact) / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"dev": 1.0}))
+    again = dataclasses.replace(workspace)
+    for using, pruned in (("fusion", fused), (control.run, control)):
+        record = prune("films", again, keep=1, using=using).record
+        assert again.store.find(record.run).manifest.pruned_from == pruned.run
 
 
 def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ignore[no-untyped-def]
