@@ -13,6 +13,7 @@ from pipeline.settings.layers import layers_text
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few, raise_all
+from pipeline.system.streams import notice
 
 # How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
 _TARGETS = OF_PREDICTION.union(("extra", "permute_labels"))
@@ -97,6 +98,8 @@ class Fusion:
             names = [name for name in names if name.task != self.task.name]
         chosen = self._chosen(names, verdicts, seed)
         self._check_count([artifact.manifest.task for artifact in chosen], verdicts)
+        own = self.task.name if self.recipe.permute_labels else None  # then its own adapter is meant to be a control
+        _tell_controls([artifact for artifact in chosen if artifact.manifest.task != own], names)
         return tuple(map(self.workspace.store.current, chosen))
 
     def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
@@ -216,7 +219,8 @@ class Fusion:
 def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
     """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
 
-    Of several of a task the one with the same seed, then the best dev score; one of permuted labels comes last.
+    Of several of a task the one with the same seed, then the best dev score; one of permuted labels comes last, with a
+    note if it is not named.
 
     Raises:
         PipelineError: none fits, or one named does not; with the reason.
@@ -239,14 +243,26 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
         return f"adapter {meant[-1][0].manifest.run} {meant[-1][1]}" if meant else name.missing_in(workspace)
 
     fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
-    names = map(SourceName, fitting) if text == BEST else parse_sources(text, workspace, "--start-from")
+    names = [*map(SourceName, fitting)] if text == BEST else parse_sources(text, workspace, "--start-from")
     chosen = _choose("--start-from", names, verdicts, lambda each: _preference(each, seed), problem)
     if not chosen:
         raise PipelineError(
             f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
             " (python -m pipeline extract --task TASK)"
         )
+    _tell_controls(chosen, names)
     return tuple(map(workspace.store.current, chosen))
+
+
+def _tell_controls(chosen: Iterable[Artifact], names: Iterable[SourceName]) -> None:
+    """Say which of the ``chosen`` adapters are of permuted labels, but for those that ``names`` has with their run."""
+    named = {name.run for name in names}
+    for made in (artifact.manifest for artifact in chosen):
+        if made.recipe.permute_labels and made.run not in named:
+            notice(
+                f"note: adapter {made.run} of {made.task} was trained on permuted labels, as a control, and none on"
+                f" real ones fits: extract --task {made.task} trains one"
+            )
 
 
 def _preference(manifest: Manifest, seed: int, *fits: bool) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Which adapters fuse takes out of a store, and what it says where none fits; nothing is trained."""
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -103,6 +104,36 @@ def test_a_warm_start_takes_an_adapter_of_permuted_labels_only_where_it_is_named
     keep(workspace, "4", "meals", seed=1, dev=0.4)
     assert starts("best") == [named("4")]
     assert starts(f"meals@{named('1')}") == [named("1")]
+
+
+@pytest.mark.parametrize("command", ["fuse", "--start-from"])
+def test_an_unnamed_adapter_of_permuted_labels_is_told(
+    command: str, workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(text: str, recipe: Recipe = FUSION) -> str:
+        again = dataclasses.replace(workspace)
+        if command == "fuse":
+            chosen(again, text, recipe)
+        else:
+            starting_adapters(text, again.task("films"), Recipe(trainable="adapter"), again, seed=1)
+        return capsys.readouterr().err
+
+    keep(workspace, "1", "meals", recipe={"permute_labels": True}, dev=0.9)
+    keep(workspace, "2", "sst")
+    films = "films," if command == "fuse" else ""
+    if films:
+        keep(workspace, "3", "films", recipe={"permute_labels": True})
+        assert "adapter 300000000000 of films was trained on permuted labels" in told("films,sst")
+        assert told("films,sst", FUSION.changed({"permute_labels": True})) == ""
+        keep(workspace, "4", "films")
+    note = (
+        f"note: adapter {named('1')} of meals was trained on permuted labels, as a control, and none on real ones"
+        " fits: extract --task meals trains one\n"
+    )
+    assert told(f"{films}sst,meals") == note
+    assert told(f"{films}sst,meals@{named('1')}") == told(f"{films}sst") == ""
+    keep(workspace, "5", "meals", dev=0.1)
+    assert told(f"{films}sst,meals") == ""
 
 
 def test_without_names_every_task_with_an_adapter_that_fits_takes_part(workspace: Workspace) -> None:
