@@ -124,6 +124,7 @@ class Study(BaseModel):
             problems += [*study._grids_named(grids)] or [*study._grids_given(grids, given), *study._mistakes()]
             no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
             problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
+            problems = problems or [*study._grids_on_curve(grids)]  # which asks for recipes
         raise_all(where, problems)
         return study
 
@@ -176,6 +177,23 @@ class Study(BaseModel):
             keys = {key for point in cells.values() for key in point if has_key(given, key)}
             for key in sorted(keys if used & {*cells} else ()):
                 yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
+
+    def _grids_on_curve(self, grids: Mapping[str, Mapping[str, Table]]) -> Iterator[str]:
+        """Keys that the curve's recipe sets for all rows, and a grid for its cells, if the curve trains one of them."""
+        if self.curve is None or not grids:
+            return
+        recipe, trained = layered(self.curve.recipe), set[str]()
+        for name, targets in self.curve_rows().items():
+            for each in self.row(name).members or (name,):
+                for target in {*targets} & {*self.targets_of(each)}:
+                    trained |= {each, *self.bases_on(each, target)}
+        for name, cells in grids.items():
+            keys = {key: None for point in cells.values() for key in point if has_key(recipe, key)}
+            for key in keys if trained & {*cells} else ():
+                yield (
+                    f"rows.{name}.grid.{key}: curve.recipe has it, which is over the grid there: leave it out of one of"
+                    " them"
+                )
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         on_curve = self.curve.methods if self.curve else None
