@@ -50,19 +50,24 @@ class Jobs:
         return self.known.get(job)
 
     def seconds(self, job: Job) -> float:
-        """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining.
+        """Training time of a finished job, of each run that it needed, and of the pretraining of their backbones.
 
         Trials count where they were run: those of another seed than its own, or than that of what it needed, not.
         """
 
-        def behind(each: Job) -> Iterator[RunRecord]:
-            yield self.get(each)
-            yield from (record for record in self.trials(each) if record.seed in (each.seed, job.seed))
+        def behind(each: Job) -> Iterator[Job]:
+            yield each
             for need in each.needs:
                 yield from behind(need)
 
-        runs = {record.run: record.cost.seconds for record in behind(job)}
-        return (pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0) + sum(runs.values())
+        def records(each: Job) -> Iterator[RunRecord]:
+            yield self.get(each)
+            yield from (record for record in self.trials(each) if record.seed in (each.seed, job.seed))
+
+        jobs = [*behind(job)]
+        runs = {record.run: record.cost.seconds for each in jobs for record in records(each)}
+        backbones = {each.backbone for each in jobs if each.backbone is not None}
+        return sum(runs.values()) + sum(pretraining_seconds(Path(backbone)) for backbone in backbones)
 
     @property
     def missing(self) -> list[Job]:

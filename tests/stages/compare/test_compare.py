@@ -498,6 +498,27 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-
     assert "read-adapter: read; read-fusion: read" in tables
 
 
+def test_an_ensemble_counts_each_further_pretraining_of_its_members_once(  # type: ignore[no-untyped-def]
+    tmp_path: Path, backbone_folder, data_folder
+) -> None:
+    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
+    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+    read = pretrain(["films", "meals"], tmp_path / "read", reading, workspace, seed=0, limit=32)
+    folder = str(tmp_path / "read")
+    rows = {
+        "read-frozen": {"method": "frozen", "backbone": folder},
+        "read-full": {"method": "full", "backbone": folder},
+        "both": {"method": "ensemble", "of": ["frozen", "read-frozen", "read-full"]},
+    }
+    methods = ["frozen", *rows]
+    values: dict[str, Any] = {"targets": ["films"], "scoring": "half", "limit": 32, "recipe": QUICK}
+    result, _ = compare(study(methods=methods, rows=rows, **values), again(workspace))
+    seconds = {entry.method: entry.total_seconds or 0.0 for entry in result.entries}
+    each = seconds["frozen"] + seconds["read-frozen"] + seconds["read-full"]
+    assert read.seconds > 0
+    assert seconds["both"] == pytest.approx(each - read.seconds)
+
+
 def test_a_backbone_of_a_row_that_is_not_there_is_told_once(  # type: ignore[no-untyped-def]
     tmp_path: Path, backbone_folder, data_folder, no_training
 ) -> None:
