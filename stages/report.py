@@ -18,7 +18,7 @@ from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.study import name_of_study
+from pipeline.settings.study_files import name_of_study
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model

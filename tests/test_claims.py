@@ -2,16 +2,20 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 import pytest
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.opponents import duels
+from pipeline.reporting.main_table import main_comparisons
+from pipeline.reporting.opponents import duels, leading_duels
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs
@@ -94,3 +98,46 @@ def test_a_line_of_the_readme_is_what_its_archive_says(claim: Claim, imported: C
     line = of_form[0].line  # the first row of a form is the one that the study asks about
     found = {duel.kind: duel.comparison for duel in of_form if duel.line == line}
     assert [shown(found[kind]) for kind in KINDS] == list(claim.numbers)  # type: ignore[arg-type]
+
+
+def scored_rows(folder: Path, target: str) -> set[str]:
+    """The ids of the test rows of a task that the runs in a folder were scored on."""
+    files = (folder / "runs" / run / "predictions.parquet" for run in runs_of(folder, target))
+    tables = [pd.read_parquet(file) for file in files if file.is_file()]
+    return {row for table in tables if "split" in table for row in table.loc[table["split"] == "test", "id"]}
+
+
+def runs_of(folder: Path, target: str) -> list[str]:
+    """The runs in a folder that were scored on one task alone."""
+    records = {file.parent.name: json.loads(file.read_text()) for file in (folder / "runs").glob("*/run.json")}
+    return [run for run, record in records.items() if [*record["scores"]] == [target]]
+
+
+@pytest.mark.slow
+def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str], Path], tmp_path: Path) -> None:
+    own = "reports/reference/fusion-parts"
+    every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip")}
+    shutil.copytree(imported(own), tmp_path, dirs_exist_ok=True)
+    study = json.loads((ROOT / own / "study.json").read_text(encoding="utf-8"))
+    left = dict[str, int]()
+    for target in study["study"]["targets"]:
+        scored = set[str]().union(*(scored_rows(imported(report), target) for report in every - {own}))
+        left[target] = len(scored_rows(tmp_path, target) - scored)
+        for run in runs_of(tmp_path, target):
+            file = tmp_path / "runs" / run / "predictions.parquet"
+            if file.is_file():
+                table = pd.read_parquet(file)
+                table[(table.get("split") != "test") | ~table["id"].isin(scored)].to_parquet(file)
+    study["study"]["reference"] = "even"
+    runs = StudyRuns(StudyResult.model_validate(study), Ledger(tmp_path))
+    against = {kind: shown(comparison) for kind, comparison in leading_duels(runs).items()}
+    than_even = {line.row: comparison for line, comparison in main_comparisons(runs).items()}
+    for row in ("even-permuted", "own-trained"):
+        low, high = than_even[row].interval
+        turned = replace(than_even[row], difference=-than_even[row].difference, interval=(-high, -low))
+        against[row] = shown(turned)
+    section = (ROOT / own / "README.md").read_text(encoding="utf-8").split("### Rows that no study had scored")[1]
+    told = re.findall(r"^\| .* against .* \| \**([-+0-9.]+)\** \| (.*) \|$", section.split("\n## ")[0], re.MULTILINE)
+    kinds = ("the target alone", "one adapter", "even-permuted", "own-trained")
+    assert [f"{points} ({interval})" for points, interval in told] == [against[kind] for kind in kinds]
+    assert ", ".join(f"{target} {count}" for target, count in left.items()) in section.replace("\n", " ")

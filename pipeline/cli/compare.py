@@ -10,7 +10,7 @@ from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.records.studies import StudyResult
 from pipeline.settings.resources import ExecutorName
 from pipeline.settings.sections import ScoredOn
-from pipeline.settings.study import study_names
+from pipeline.settings.study_files import study_names
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce, print_error

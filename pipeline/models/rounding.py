@@ -12,7 +12,8 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
     """Within the block, hold the frozen weights of the encoders' own linear layers in ``dtype``.
 
     Autocast rounds the weights of a linear layer to its dtype, and those that are frozen anew in every pass. Rounded
-    here, they give the same numbers bit for bit, and a pass less work: a fourteenth of a small adapter's step.
+    here, they give the same numbers bit for bit, and a pass less work: on a CPU, a step of an adapter on MiniLM takes 3
+    to 7 % less time.
     Everything in the block that runs an encoder must do so under autocast with that ``dtype``.
 
     Args:

@@ -43,8 +43,7 @@ def trained_before(run: str, workspace: Workspace) -> tuple[str, ...]:
     What is not at hand is left out: of a run whose record is gone, all but its own task.
     """
     problems = list[str]()  # the commands that need what cannot be read name it
-    kept = _kept(run, workspace, problems)
-    lessons = [] if kept is None else list(_lessons(_built_on(kept, workspace), workspace, problems))
+    lessons = list(_lessons_before(_kept(run, workspace, problems), workspace, problems))
     tasks = (task for each in reversed(lessons) for task in (each.task, *(extra.task for extra in each.extra)))
     return tuple(dict.fromkeys(tasks))
 
@@ -74,13 +73,10 @@ def others_seen(
     What it builds on is as its record or else its artifact says.
     """
     kept = _kept(run, workspace, problems)
-    if kept is None:
-        return {}
     beside = []
     if isinstance(kept, RunRecord):
         beside = [lesson_of(kept, name) for name in kept.trained_on if name != target.name]
-    built_on = _lessons(_built_on(kept, workspace), workspace, problems)
-    return _seen_by_task(rows, (*beside, *built_on), workspace, target)
+    return _seen_by_task(rows, (*beside, *_lessons_before(kept, workspace, problems)), workspace, target)
 
 
 def _seen_by_task(
@@ -121,6 +117,11 @@ def seen_notes(
                 f" an adapter without them; then name it: {option} {task}@RUN"
             )
     yield from problems
+
+
+def _lessons_before(kept: RunRecord | Artifact | None, workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:
+    """What the models that ``kept`` builds on were trained on; nothing if it is not at hand."""
+    return iter(()) if kept is None else _lessons(_built_on(kept, workspace), workspace, problems)
 
 
 def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:

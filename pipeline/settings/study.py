@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -25,8 +24,7 @@ from pipeline.settings.recipe import Recipe, has_key, layered, table
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import TRAITS, Method, Row
 from pipeline.settings.sections import Curve, Published, ScoredRows
-from pipeline.system.errors import PipelineError, raise_all, validation_problems
-from pipeline.system.reading import present, read_toml
+from pipeline.system.errors import raise_all, validation_problems
 
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 _FOLDERS = ("runs", "ensembles")
@@ -173,27 +171,20 @@ class Study(BaseModel):
             used |= more
             rows = [self.row(name) for name in more if name in self.rows or name in TRAITS]
             more = {name for row in rows for name in (row.of, *row.own, *row.members) if name} - used
-        for name, cells in grids.items():
-            keys = {key for point in cells.values() for key in point if has_key(given, key)}
-            for key in sorted(keys if used & {*cells} else ()):
-                yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
+        for name, key in _set_over(grids, used, given):
+            yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
 
     def _grids_on_curve(self, grids: Mapping[str, Mapping[str, Table]]) -> Iterator[str]:
         """Keys that the curve's recipe sets for all rows, and a grid for its cells, if the curve trains one of them."""
         if self.curve is None or not grids:
             return
-        recipe, trained = layered(self.curve.recipe), set[str]()
+        trained = set[str]()
         for name, targets in self.curve_rows().items():
             for each in self.row(name).members or (name,):
                 for target in {*targets} & {*self.targets_of(each)}:
                     trained |= {each, *self.bases_on(each, target)}
-        for name, cells in grids.items():
-            keys = {key: None for point in cells.values() for key in point if has_key(recipe, key)}
-            for key in keys if trained & {*cells} else ():
-                yield (
-                    f"rows.{name}.grid.{key}: curve.recipe has it, which is over the grid there: leave it out of one of"
-                    " them"
-                )
+        for name, key in _set_over(grids, trained, layered(self.curve.recipe)):
+            yield f"rows.{name}.grid.{key}: curve.recipe sets it for all its cells: leave it out of one of them"
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         on_curve = self.curve.methods if self.curve else None
@@ -406,6 +397,15 @@ class Study(BaseModel):
         return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
 
 
+def _set_over(
+    grids: Mapping[str, Mapping[str, Table]], used: Collection[str], recipe: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """The names of the ``grids`` with a cell that is ``used``, each with a key of theirs that ``recipe`` sets too."""
+    for name, cells in grids.items():
+        keys = {key for point in cells.values() for key in point if has_key(recipe, key)}
+        yield from ((name, key) for key in sorted(keys) if not cells.keys().isdisjoint(used))
+
+
 def _usual_reference(values: Mapping[str, Any]) -> Any:
     """The row that the tests compare with where the study does not say: full, else the first that is not sequential.
 
@@ -418,46 +418,3 @@ def _usual_reference(values: Mapping[str, Any]) -> Any:
     sequential = [method for method, traits in TRAITS.items() if traits.by_source]
     able = [name for name, method in method_of.items() if method not in sequential]
     return "full" if "full" in able else next(iter(able), "full")
-
-
-def read_study(
-    name: str, folder: Path, overrides: Mapping[str, Any], recipe: Mapping[str, Any] = MappingProxyType({})
-) -> Study:
-    """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
-
-    ``recipe`` is over the recipes of all its rows, as ``given`` is in :meth:`Study.parse`.
-
-    What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
-    whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
-    """
-    file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
-    if not present(file):
-        known = ", ".join(study_names(folder))
-        raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
-    values = {"name": file.stem, **read_toml(file)}
-    known_tasks = [task for key in ("targets", "sources") for task in listed(values.get(key))]
-    changes = dict(overrides)
-    curve, points = changes.pop("curve", None), changes.pop("curve_rows", None)
-    if curve is False and points is not None:
-        raise PipelineError("--curve-rows with --no-curve: give one of them")
-    if curve is False:
-        values.pop("curve", None)
-    elif points is not None:
-        values["curve"] = {**table(values.get("curve")), "rows": points}
-    elif curve:
-        values.setdefault("curve", {})
-    if "methods" in changes and values.get("reference") not in changes["methods"]:
-        values.pop("reference", None)
-    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
-    flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
-    given = ", ".join([*flags, *(["training options"] if recipe else [])])
-    return Study.parse({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
-
-
-def name_of_study(study: str) -> str:
-    """The name under which a study's results are kept; ``study`` is that name, or the TOML file of the study."""
-    return str(read_toml(Path(study)).get("name", Path(study).stem)) if study.endswith(".toml") else study
-
-
-def study_names(folder: Path) -> list[str]:
-    return sorted(file.stem for file in folder.glob("*.toml"))

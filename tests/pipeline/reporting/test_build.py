@@ -23,7 +23,7 @@ from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import Published
-from pipeline.settings.study import study_names
+from pipeline.settings.study_files import study_names
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from stages.report import report as report_again

@@ -13,7 +13,8 @@ from pipeline.reporting.published_settings import UNSTATED, all_settings, differ
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import TRAITS
-from pipeline.settings.study import Study, read_study, study_names
+from pipeline.settings.study import Study
+from pipeline.settings.study_files import read_study, study_names
 from stages.compare.plan import job_of
 from tests.pipeline.settings.test_study import STUDIES
 

@@ -38,9 +38,8 @@ def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any
             extract(task, quick("adapter", epochs=1, precision="bf16"), workspace, seed=1)
         fuse("films", quick("fusion", **values), workspace, seed=1)
     else:
-        task = settings.pop("task", "films")
-        trainable = {"frozen": "head"}.get(kind, kind)
-        single_run(workspace, kind, task, quick(trainable, **{**values, **settings}), seed=1).get()
+        trainable = "head" if kind == "frozen" else kind
+        single_run(workspace, kind, "films", quick(trainable, **values), seed=1).get()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_rounding_once_changes_no_bit(
         if name == "each time":
             monkeypatch.setattr(training_run, "rounded", not_rounded)
         own = dataclasses.replace(workspace, store_root=folder / "store", reports=folder / "reports")
-        train(kind, own, quick, dict(settings))
+        train(kind, own, quick, settings)
     once, each_time = map(final_numbers, places.values())
     assert once
     assert once == each_time

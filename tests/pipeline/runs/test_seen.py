@@ -105,7 +105,7 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
         assert (found.trained_on, found.sources_trained_on) == (0, {"source": count})
         print_evaluation(found, as_json=False)
         told = capsys.readouterr().out
-        assert f"rows with a text that its source source was trained on: {count} of 20\n" in told
+        assert f"rows with a text in the training rows of source: {count} of 20\n" in told
 
 
 def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick: Quick) -> None:
@@ -132,7 +132,7 @@ def test_what_fuse_trains_first_leaves_them_out(
     found = evaluate("target", place, using=record.run, split="test")
     assert found.sources_trained_on == {"source": 0}
     print_evaluation(found, as_json=False)
-    assert "rows with a text that its sources (source) were trained on: 0 of 20\n" in capsys.readouterr().out
+    assert "rows with a text in the training rows of the other tasks (source): 0 of 20\n" in capsys.readouterr().out
 
 
 def test_extract_leaves_them_out_where_that_is_asked_for(place: Workspace, quick: Quick) -> None:

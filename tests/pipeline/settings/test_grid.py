@@ -161,7 +161,7 @@ def test_the_curves_recipe_does_not_replace_the_values_of_a_grid(
         return
     with pytest.raises(PipelineError) as caught:
         parse({}, curve=curve, **changes)
-    told = f"rows.{grid}.grid.smart: curve.recipe has it, which is over the grid there: leave it out of one of them"
+    told = f"rows.{grid}.grid.smart: curve.recipe sets it for all its cells: leave it out of one of them"
     assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
     # A curve without a point of its own trains nothing.
     assert parse({}, curve=curve, limit=100, **changes).curve_rows() == {}

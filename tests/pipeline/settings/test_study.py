@@ -10,7 +10,8 @@ from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import TRAITS
-from pipeline.settings.study import Study, read_study, study_names
+from pipeline.settings.study import Study
+from pipeline.settings.study_files import read_study, study_names
 from pipeline.system.errors import PipelineError
 from stages.demo_tasks import TASKS as DEMO_TASKS
 

@@ -463,6 +463,13 @@ def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspac
     assert (record.cost.trainable_parameters, record.best_epoch) == (0, 0)
 
 
+def read_first(folder: Path, backbone_folder: Path, data_folder: Path) -> tuple[Workspace, Any]:
+    """A workspace, and the further pretraining of its backbone into ``folder / "read"``."""
+    workspace = Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
+    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+    return workspace, pretrain(["films", "meals"], folder / "read", reading, workspace, seed=0, limit=32)
+
+
 def on_read_backbone(folder: Path, **values: Any) -> Study:
     """Adapters and fusion on the study's backbone and on another one."""
     rows = {
@@ -476,9 +483,7 @@ def on_read_backbone(folder: Path, **values: Any) -> Study:
 def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-untyped-def]
     tmp_path: Path, backbone_folder, data_folder
 ) -> None:
-    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
-    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
-    read = pretrain(["films", "meals"], tmp_path / "read", reading, workspace, seed=0, limit=32)
+    workspace, read = read_first(tmp_path, backbone_folder, data_folder)
     result, folder = compare(on_read_backbone(tmp_path / "read", cross_task=True), again(workspace))
     assert {entry.error for entry in result.entries} == {None}
     records = {(e.method, e.target): (e, workspace.ledger.find(e.run)) for e in result.entries}
@@ -501,9 +506,7 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-
 def test_an_ensemble_counts_each_further_pretraining_of_its_members_once(  # type: ignore[no-untyped-def]
     tmp_path: Path, backbone_folder, data_folder
 ) -> None:
-    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
-    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
-    read = pretrain(["films", "meals"], tmp_path / "read", reading, workspace, seed=0, limit=32)
+    workspace, read = read_first(tmp_path, backbone_folder, data_folder)
     folder = str(tmp_path / "read")
     rows = {
         "read-frozen": {"method": "frozen", "backbone": folder},

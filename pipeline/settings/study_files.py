@@ -1,0 +1,55 @@
+"""Studies in files: which there are, and how one is read with the options of a command."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pipeline.settings.raw import listed
+from pipeline.settings.recipe import table
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+from pipeline.system.reading import present, read_toml
+
+
+def read_study(
+    name: str, folder: Path, overrides: Mapping[str, Any], recipe: Mapping[str, Any] = MappingProxyType({})
+) -> Study:
+    """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
+
+    ``recipe`` is over the recipes of all its rows, as ``given`` is in :meth:`Study.parse`.
+
+    What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
+    whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
+    """
+    file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if not present(file):
+        known = ", ".join(study_names(folder))
+        raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
+    values = {"name": file.stem, **read_toml(file)}
+    known_tasks = [task for key in ("targets", "sources") for task in listed(values.get(key))]
+    changes = dict(overrides)
+    curve, points = changes.pop("curve", None), changes.pop("curve_rows", None)
+    if curve is False and points is not None:
+        raise PipelineError("--curve-rows with --no-curve: give one of them")
+    if curve is False:
+        values.pop("curve", None)
+    elif points is not None:
+        values["curve"] = {**table(values.get("curve")), "rows": points}
+    elif curve:
+        values.setdefault("curve", {})
+    if "methods" in changes and values.get("reference") not in changes["methods"]:
+        values.pop("reference", None)
+    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
+    flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
+    given = ", ".join([*flags, *(["training options"] if recipe else [])])
+    return Study.parse({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
+
+
+def name_of_study(study: str) -> str:
+    """The name under which a study's results are kept; ``study`` is that name, or the TOML file of the study."""
+    return str(read_toml(Path(study)).get("name", Path(study).stem)) if study.endswith(".toml") else study
+
+
+def study_names(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.toml"))
