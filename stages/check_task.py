@@ -12,7 +12,7 @@ from pipeline.data.labels import FEW
 from pipeline.data.load import held_out_share, load_all_rows, load_split
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import other_delimiter, read_table
-from pipeline.data.tasks import Split, Task, find_task, is_name
+from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system.errors import PipelineError, noted, one_line, raise_all
@@ -32,7 +32,10 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
         raise PipelineError(
             f"{folder}: not the folder of a task: its name must have only a-z, 0-9, _ and -, a letter first"
         )
-    task = find_task(folder.name, folder.parent)
+    if not (folder / "task.toml").exists() and (inside := own_files(folder)):
+        listed = ", ".join(str(file.parent) for file in inside)
+        raise PipelineError(f"{folder}: a folder of tasks: check each by itself: {listed}")
+    task = _task(folder)
     splits, unlabelled = _load(task, folder)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
     lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
@@ -42,6 +45,17 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     if backbone is not None:
         lines += _cut(task, splits, backbone)
     return "\n".join(map(one_line, lines))
+
+
+def _task(folder: Path) -> Task:
+    """The task of the folder's own file, else the built-in one of its name."""
+    try:
+        return find_task(folder.name, folder.parent)
+    except PipelineError as error:
+        if (folder / "task.toml").exists():
+            raise
+        remedy = "make one with tasks new, or write it as docs/data.md says"
+        raise PipelineError(f"{folder}: no task.toml, and no built-in task '{folder.name}': {remedy}") from error
 
 
 def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]:

@@ -5,7 +5,8 @@ import platform
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -24,7 +25,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
 from pipeline.system.atomic import CLEARED, leftovers
 from pipeline.system.backbone_name import is_folder
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, few
 from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, on_gpu, resolve_precision
@@ -104,7 +105,7 @@ def _listed(names: tuple[str, ...]) -> str:
 def _cores() -> Finding:
     usable = cores()
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
-    text = f"{usable} usable cores, {threads} threads, load {load:.1f}"
+    text = f"usable cores: {usable}, threads: {threads}, load {load:.1f}"
     if threads > usable:
         return Finding("note", "cores", text, f"more threads than cores slow training down: OMP_NUM_THREADS={usable}")
     if load > 1.5 * usable:
@@ -272,18 +273,35 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     if stopped:
         remedy = "run their commands again to resume, or remove them (du names them)"
         yield Finding("note", "ledger", f"{stopped} unfinished runs that nobody trains", remedy)
-    for run, record in records.items():
-        if record.weights_sha256 is not None and not ledger.weights_file(run).is_file():
-            text = f"run {run} ({record.kind} of {record.task}) lost its weights.safetensors"
-            yield Finding("note", "ledger", text, "it is trained again when its model is asked for")
+    without_weights = [
+        record
+        for run, record in records.items()
+        if record.weights_sha256 is not None and not ledger.weights_file(run).is_file()
+    ]
+    for record in without_weights:
+        text = f"run {record.run} ({record.kind} of {record.task}) lost its weights.safetensors"
+        yield Finding("note", "ledger", text, "it is trained again when its model is asked for")
     lost = [run for run, record in records.items() if _lost_its_artifact(record.artifact, store)]
     if lost:
         text = f"artifacts of {len(lost)} finished runs are not in {store}, first {lost[0]}"
         yield Finding("note", "ledger", text, "they are trained again when they are asked for, or store import them")
+    yield from _ensembles(runs, {*lost, *(record.run for record in without_weights)})
     staged = [folder for root in (reports, store) for folder in leftovers(root)]
     if staged:
         text = f"{len(staged)} half-written files of killed commands, first {staged[0]}"
         yield Finding("note", "leftovers", text, CLEARED)
+
+
+def _ensembles(runs: Runs, lost: Collection[str]) -> Iterator[Finding]:
+    """The ensembles that cannot predict, since runs that are members are gone, or their models ``lost``."""
+    gone = defaultdict[str, list[str]](list)
+    for run, needs in runs.uses.items():
+        for need in needs:
+            if need.kind == "ensemble" and (run in lost or run not in runs.records):
+                gone[need.name].append(run)
+    for name, members in sorted(gone.items()):
+        text = f"ensemble {name} cannot predict: members without their models: {', '.join(few(sorted(members)))}"
+        yield Finding("problem", "ensembles", text, "train them again, or make the ensemble of other runs")
 
 
 def _lost_its_artifact(folder: str | None, store: Path) -> bool:

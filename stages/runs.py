@@ -384,7 +384,10 @@ def _all_settings(record: RunRecord) -> dict[str, Any]:
         "task": record.task,
         "seed": record.seed,
         "backbone": f"{record.backbone} ({(record.backbone_weights or '')[:8]})",
-        "sources": ", ".join(f"{source.task}@{source.run}" for source in record.sources) or None,
+        "start candidates" if record.start_candidates else "sources": ", ".join(
+            f"{source.task}@{source.run}" for source in record.sources
+        )
+        or None,
         "anchor": record.anchor,
         "start": record.identity.get("start"),
     }

@@ -106,6 +106,15 @@ def test_extract_fuse_predict_from_end_to_end(
     assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("2 artifacts")
 
 
+def test_extract_says_which_flags_have_no_effect(places: list[str], run: Command, recipe: str) -> None:
+    extract = ["extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe]
+    flags = ["--adapter", "lora", "--bottleneck", "16", "--class-weights", "balanced"]
+    _, _, error = run(*extract, *flags)
+    told = [line for line in error.splitlines() if "no effect" in line]
+    assert told == ["note: --bottleneck, --class-weights: no effect on an adapter of kind 'lora' for task 'pairs'"]
+    assert "no effect" not in run(*extract, "--bottleneck", "16")[2]
+
+
 def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(

@@ -104,11 +104,14 @@ class Training:
     recipe: FileOrFolder | None = None
     "TOML file with any keys of a recipe; flags override it."
 
-    def values(self, **flags: Any) -> dict[str, Any]:
-        """The keys that the file and the flags set, unchecked; ``flags`` are the options of one verb."""
+    def given(self, **flags: Any) -> dict[str, Any]:
+        """The keys that flags set; ``flags`` are the options of one verb."""
         options = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
-        given = {name: value for name, value in options.items() if value is not None and value is not False}
-        return layered(read_toml(self.recipe) if self.recipe else {}, given)
+        return {name: value for name, value in options.items() if value is not None and value is not False}
+
+    def values(self, **flags: Any) -> dict[str, Any]:
+        """The keys that the file and the flags set, unchecked; see :meth:`given`."""
+        return layered(read_toml(self.recipe) if self.recipe else {}, self.given(**flags))
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of the file and the flags, for a verb that trains ``trainable``."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.settings.parts import gates_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
@@ -55,6 +56,8 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     ]
     if record.anchor and record.anchor != record.task:
         lines.append(f"initialised from the adapter of {record.anchor}")
+    if record.gates:
+        lines.append(_sources_taken(record))
     if shares:
         kept = {source.task for source in record.sources} | ({record.task} if record.recipe.trains_own else set())
         for what, names in (("keeps", kept), ("leaves out", shares.keys() - kept)):
@@ -65,6 +68,17 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     if not is_new:
         lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force runs it again")
     print_result(lines, record.summary(), as_json)
+
+
+def _sources_taken(record: RunRecord) -> str:
+    """The sources that linear probes opened a gate for, and those that they left out."""
+    offered = dict.fromkeys(source["task"] for source in record.chosen_from if source["task"] != record.task)
+    taken = {task: gate for task, gate in record.gates.items() if task != record.task and gate}
+    if not taken:
+        return "linear probes found no source that helps: the fusion began as the target's own adapter alone"
+    left_out = [task for task in offered if task not in taken]
+    more = f"; left out, as linear probes gained nothing from them: {', '.join(left_out)}" if left_out else ""
+    return f"gates began at {gates_text(taken)}{more}"
 
 
 def print_predictions(table: PredictedTable, as_json: bool) -> None:
@@ -261,7 +275,7 @@ def _differences(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _sources(records: Sequence[RunRecord]) -> list[str]:
-    """The tasks that each run is built on; as TASK@RUN where runs of one kind, task and seed took different runs."""
+    """The tasks of each run's sources; as TASK@RUN where runs of one kind, task and seed have different runs."""
     keys = [
         (record.kind, record.task, record.seed, tuple(source.task for source in record.sources)) for record in records
     ]
@@ -279,7 +293,7 @@ def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
         "backbone": f"{backbone_text(record.backbone)} ({(record.backbone_weights or '')[:8]})",
         "limit": record.own.limit,
         "training rows": "+".join(_train_rows(record, task) for task in record.trained_on),
-        "sources": sources,
+        "start candidates" if record.start_candidates else "sources": sources,
         "started as": record.anchor if record.anchor != record.trained_on[0] else None,
         **recipe,
     }
@@ -316,7 +330,11 @@ def _described_run(description: RunDescription) -> Iterator[tuple[str, str]]:
         marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in description.record.fingerprints(task).items())
         yield f"data {task}", f"{score.train_rows} training rows{limit}; fingerprints: {marks}"
     for source in run.sources:
-        yield "built on", f"{source.task}@{source.run}"
+        if not run.start_candidates:
+            yield "built on", f"{source.task}@{source.run}"
+        else:
+            taken = ", and did" if source == run.started_from else ""
+            yield "could start as", f"{source.task}@{source.run}{taken}"
     cost = run.cost
     yield (
         "cost",
@@ -371,7 +389,7 @@ def print_usage(usage: Usage, as_json: bool) -> None:
     """A table of what takes room, and what of it can be deleted."""
     lines = [f"{part.name:<13} {part.count:>6}  {size_text(part.bytes):>9}  {part.where}" for part in usage.parts]
     lines += [
-        f"can be deleted: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}"
+        f"can be deleted: {spare.what} ({len(spare.names)}), {size_text(spare.bytes)}: {spare.how}"
         for spare in usage.may_go
     ]
     print_result(lines, asdict(usage), as_json)

@@ -67,7 +67,7 @@ def explain(
     own = _own_folder(task, data)
     pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
     if pair is not None:
-        check_input(inputs, "--text", task, pair)
+        _check_texts(text, text_b, task, pair)
     announce(LIBRARIES)
     from stages import explain as stage
     from stages.api import load
@@ -81,11 +81,20 @@ def explain(
         using=cast("Using", using),
         precision=precision,
     )
-    model.check(inputs, "--text")
+    _check_texts(text, text_b, task, model.is_pair)
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":
         notice(f"note: only a fusion mixes adapters: --target {task} --using fusion explains one, if the task has one")
+
+
+def _check_texts(text: str, text_b: str | None, task: str, is_pair: bool) -> None:
+    """Raise a :class:`PipelineError` unless ``--text`` and ``--text-b`` are what the model for ``task`` reads."""
+    if is_pair and text_b is None:
+        raise PipelineError(f"task '{task}' reads a pair of texts: give the second one with --text-b")
+    if not is_pair and text_b is not None:
+        raise PipelineError(f"task '{task}' reads a single text: leave out --text-b")
+    check_input(text if text_b is None else (text, text_b), "--text", task, is_pair)
 
 
 def _by_name(target: str, data: tuple[Path, ...]) -> str:

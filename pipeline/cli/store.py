@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import STORE, FileOrFolder, Flag, Json, StoreFolder
+from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_lines, print_result
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
@@ -37,13 +37,18 @@ def store_verify(*, store: StoreFolder = STORE) -> None:
 
 
 @store_app.command(name="remove")
-def store_remove(run: Run, *, force: Flag = False, store: StoreFolder = STORE) -> None:
-    """Delete an artifact that no fusion needs.
+def store_remove(
+    run: Run, *, force: Flag = False, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS
+) -> None:
+    """Delete an artifact that no fusion and no ensemble needs.
 
     Args:
-        force: Delete it even if a fusion needs it, or may need it but cannot be read; what breaks is printed.
+        force: Delete it even if a fusion or an ensemble needs it, or may need it but cannot be read; what breaks is
+            printed.
     """
-    print_lines(f"removed {Store(store).remove(run, force)}")
+    from pipeline.records.ensembles import Ensembles  # it loads pandas
+
+    print_lines(f"removed {Store(store).remove(run, force, Ensembles(reports).users_of(run))}")
 
 
 @store_app.command(name="export")

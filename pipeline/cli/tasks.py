@@ -44,7 +44,7 @@ def tasks_new(
     """
     from stages.new_task import new_task
 
-    is_found = data in map(Path, settings().get("data", [DATA]))
+    is_found = data in _data()
     print(new_task(file, data, name=name, text=text, label=label, kind=kind, split=split, seed=seed, is_found=is_found))
 
 
@@ -82,9 +82,12 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
 
     Args:
         file: The TOML file, or the folder with it and the splits.
-        backbone: Hub id or folder of an encoder: count the tokens that max_length cuts off (off).
+        backbone: Hub id or folder of an encoder, to count the tokens that max_length cuts off (of pipeline.toml, else
+            off).
     """
     if not file.is_dir():
+        if not file.exists() and (folder := next((data / file for data in _data() if (data / file).is_dir()), None)):
+            raise PipelineError(f"{file}: no such file or folder: to check the task in {folder}, give {folder}")
         if backbone is not None:
             raise PipelineError(
                 f"--backbone counts the tokens of a task's rows: give the folder of the task, not {file}"
@@ -93,4 +96,9 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
         return
     from stages.check_task import check_task
 
-    print(check_task(file, backbone))
+    print(check_task(file, backbone or next(iter(settings().get("backbone", [])), None)))
+
+
+def _data() -> list[Path]:
+    """Where tasks are looked for if no option says it."""
+    return [Path(folder) for folder in settings().get("data", [str(DATA)])]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,6 +15,7 @@ from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementatio
 from pipeline.system.streams import LIBRARIES, announce, notice
 
 if TYPE_CHECKING:  # they load torch
+    from pipeline.data.tasks import Task
     from pipeline.records.run_record import RunRecord
     from pipeline.runs.once import Made
     from pipeline.runs.workspace import Workspace
@@ -53,15 +55,15 @@ def extract(
             targets that this adapter will be fused for (none).
     """
     apart = names_in(without_rows_of) or ()
-    recipe = training.parse(
-        "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
-    )
+    own = {"adapter": adapter, "bottleneck": bottleneck, "drop_layers": drop_layers, "train_layernorm": train_layernorm}
+    recipe = training.parse("adapter", **own)
     running.check()
     places.check(task, *tasks_in(start_from), *apart)
     announce(LIBRARIES)
     from stages import extract as stage
 
     workspace = places.workspace(running)
+    _tell_ignored(training.given(**own), recipe, workspace.task(task))
     made = stage.extract(
         task,
         recipe,
@@ -128,6 +130,16 @@ def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, 
     print_run(made.record, as_json, is_new=made.is_new)
     if made.is_new:
         _tell_untrained(made.record, recipe, workspace)
+
+
+def _tell_ignored(given: Mapping[str, Any], recipe: Recipe, task: Task) -> None:
+    """Say on stderr which of the flags that set the keys ``given`` change nothing of an adapter of ``task``."""
+    from pipeline.settings.resolve import keys_without_effect
+
+    ignored = [f"--{key.replace('_', '-')}" for key in given.keys() & keys_without_effect(recipe, task)]
+    if ignored:
+        what = f"an adapter of kind '{recipe.adapter.kind}' for task '{task.name}'"
+        notice(f"note: {', '.join(sorted(ignored))}: no effect on {what}")
 
 
 def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:

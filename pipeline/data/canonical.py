@@ -96,7 +96,8 @@ def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> Non
     if not missing:
         return
     message = (
-        f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
+        f"{where}: {'columns' if missing[1:] else 'column'} {', '.join(map(repr, missing))}"
+        f" {'are' if missing[1:] else 'is'} missing; the columns are"
         f" {', '.join(map(repr, table.columns))}"
     )
     remedy = other_delimiter(table.columns)

@@ -105,6 +105,9 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
         )
     if len(few) == 1:
         return str(few[0])
+    if not few and len(table.columns) < 2:
+        beside = f" beside {_listed(table.columns)}" if len(table.columns) else ""
+        raise PipelineError(f"{where}: no column{beside} can be the label: add one with the label of each row")
     candidates = few or list(table.columns)
     reason = "several columns could be the label" if few else "no column has a few recurring values"
     odd = {column: oddly_written(class_names(table[column])) for column in candidates}
@@ -141,6 +144,8 @@ def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
         return pair
     if named := _by_name(candidates, _TEXT_NAMES):
         return (named,)
+    if not len(table.columns):
+        raise PipelineError(f"{where}: no column is left for the texts: add one, or name another label with --label")
     if not candidates or words[longest := max(candidates, key=words.__getitem__)] < 2:
         raise PipelineError(
             f"{where}: no column has texts of several words: name one with --text: {_listed(table.columns)}"

@@ -15,6 +15,8 @@ from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
+_OTHER_ROWS = "; --scoring half scores a half of dev instead"
+
 
 def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
     """Train and dev rows of ``task``, and with ``test`` those of its labelled test split, checked.
@@ -56,7 +58,8 @@ def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
     stem = getattr(task.files, split)
     folder, files = _files_of(task, data, stem)
     if not files:
-        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
+        remedy = _OTHER_ROWS if split == "test" else ""
+        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}{remedy}")
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
@@ -85,7 +88,8 @@ def _hub_of(task: Task) -> Hub:
 def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFrame:
     """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
     if split not in hub.splits:
-        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR")
+        remedy = _OTHER_ROWS if split == "test" else ""
+        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR{remedy}")
     # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
 

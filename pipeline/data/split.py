@@ -1,6 +1,7 @@
 """Split labelled rows into train, dev and test."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from pipeline.data.cut import text_groups
 from pipeline.data.overlap import row_keys
 from pipeline.data.strata import positions_by, strata
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, shortened
 
 _HUB = 0.05
 """Pairs are grouped by either text, unless a group then has more than this share of the rows."""
@@ -46,11 +47,22 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
             parts[min((group for group in groups if (of_row[group] == stratum).any()), key=len)] = 0
     positions_of = [np.flatnonzero(parts == part) for part in range(len(shares))]
     if any(rows["label"].iloc[positions].nunique() < 2 for positions in positions_of):
-        raise PipelineError(
-            f"{what}: {len(rows)} rows in {len(groups)} different texts are too few for {len(shares)} splits with two"
-            " labels in each: give more rows, or --split 80/20 for train and dev alone"
-        )
+        raise PipelineError(f"{what}: {_too_few(rows, groups, len(shares))}")
     return positions_of
+
+
+def _too_few(rows: pd.DataFrame, groups: Sequence[np.ndarray], parts: int) -> str:
+    """Why not each of the ``parts`` has two labels, and what to do."""
+    texts = Counter(label for group in groups for label in rows["label"].iloc[group].unique())
+    (first, most), (second, least), *_ = texts.most_common()
+    what = f"{len(rows)} rows in {len(groups)} different texts are"
+    if least < parts <= most and rows["label"].dtype.kind != "f":
+        which = (
+            f"label {shortened(second)} has" if len(texts) == 2 else f"no label but {shortened(first)} has more than"
+        )
+        what = f"{which} {least} different text{'' if least == 1 else 's'},"
+    remedy = ", or --split 80/20 for train and dev alone" if parts > 2 else ""
+    return f"{what} too few for {parts} splits with two labels in each: give more rows{remedy}"
 
 
 def _groups(rows: pd.DataFrame) -> list[np.ndarray]:

@@ -38,7 +38,7 @@ def check_input(text: object, where: str, task: str, is_pair: bool) -> tuple[str
         task: the name of the task that the model is for.
         is_pair: whether it reads pairs.
     """
-    reads = "a pair of texts, such as (a, b)" if is_pair else "a single text"
+    reads = 'a pair of texts, such as ["a", "b"]' if is_pair else "a single text"
     parts = tuple(text) if isinstance(text, tuple | list) else (text,)
     if isinstance(text, tuple | list) != is_pair or len(parts) != (2 if is_pair else 1):
         raise PipelineError(f"{where} is {shortened(text)}: task '{task}' reads {reads}")

@@ -99,6 +99,19 @@ class Ensembles:
     def names(self) -> list[str]:
         return sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))
 
+    def users_of(self, run: str) -> list[str]:
+        """The ensembles with a member ``run``, and those that cannot be read, which may have it."""
+        users = []
+        for name in self.names():
+            try:
+                record = self.find(name)
+            except PipelineError:
+                users.append(f"{name} (cannot be read)")
+            else:
+                if record is not None and any(member.run == run for member in record.members):
+                    users.append(name)
+        return users
+
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""
         record = self.find(name)

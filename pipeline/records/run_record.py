@@ -213,13 +213,14 @@ class RunRecord(BaseModel, frozen=True):
         return self.kind == "adapter" and "start" in self.identity
 
     @property
-    def continued(self) -> tuple[SourceRun, ...]:
-        """The runs whose models it continues or reads, each once.
+    def start_candidates(self) -> tuple[SourceRun, ...]:
+        """The adapters that it was to start as if probes on training rows showed that it helps; see :attr:`anchor`."""
+        return self.sources if self.kind == "adapter" and not self.is_continued_adapter else ()
 
-        The sources of an adapter are only candidates for its start, compared on training rows, unless it goes on from
-        one.
-        """
-        taken = self.sources if self.kind != "adapter" or self.is_continued_adapter else ()
+    @property
+    def continued(self) -> tuple[SourceRun, ...]:
+        """The runs whose models it continues or reads, each once, without :attr:`start_candidates`."""
+        taken = () if self.start_candidates else self.sources
         start = () if self.started_from is None else (self.started_from,)
         return tuple({each.run: each for each in (*start, *taken)}.values())
 

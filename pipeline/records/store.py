@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -245,11 +245,15 @@ class Store:
         raise_all(str(self.root), problems)
         return len(folders)
 
-    def remove(self, run: str, force: bool = False) -> Path:
+    def remove(self, run: str, force: bool = False, ensembles: Sequence[str] = ()) -> Path:
         """Delete an artifact, even a damaged one; returns its folder.
 
+        Args:
+            ensembles: those that it is a member of.
+
         Raises:
-            PipelineError: a fusion needs it, or one that cannot be read may; ``force`` makes that a warning.
+            PipelineError: an ensemble or a fusion needs it, or a fusion that cannot be read may; ``force`` makes that a
+                warning.
         """
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
@@ -258,9 +262,12 @@ class Store:
         if len(folders) > 1:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} is in {listed}: delete the wrong one by hand")
+        reasons = [f"run {run} is a member of {_named('ensemble', ensembles)}"] if ensembles else []
         if reason := self._why_kept(folders[0]):
-            if not force:
-                raise PipelineError(f"{reason}: remove that first, or give --force")
+            reasons.append(reason)
+        if reasons and not force:
+            raise PipelineError(f"{'; '.join(reasons)}: remove what needs it first, or give --force")
+        for reason in reasons:
             notice(f"warning: {reason}")
         delete(folders[0])
         return folders[0]
@@ -270,7 +277,7 @@ class Store:
         if not folder.is_relative_to(self.root / "adapters"):  # no fusion is part of another
             return ""
         if users := self.users_of(folder.name):
-            return f"adapter {folder.name} is part of fusion {', '.join(users)}"
+            return f"adapter {folder.name} is part of {_named('fusion', users)}"
         _, problems = self._listed()
         unread = [problem for place, problem in problems.items() if place.is_relative_to(self.root / "fusions")]
         return f"cannot tell whether a fusion needs adapter {folder.name}: {unread[0]}" if unread else ""
@@ -281,8 +288,8 @@ class Store:
             return
         if users := self.users_of(manifest.run, unless=manifest.digest):
             raise PipelineError(
-                f"adapter {manifest.run} in {self.root} differs from the new one, and fusion {', '.join(users)} is"
-                " built on it: remove the fusion first (python -m pipeline store remove RUN)"
+                f"adapter {manifest.run} in {self.root} differs from the new one, and is part of"
+                f" {_named('fusion', users)}: remove what needs it first (python -m pipeline store remove RUN)"
             )
 
     def _listed(self) -> tuple[list[Artifact], dict[Path, str]]:
@@ -333,6 +340,10 @@ def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
         what = f"says that its place is {manifest.place}"
         raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
     return Artifact(folder=folder, manifest=manifest)
+
+
+def _named(kind: str, names: Sequence[str]) -> str:
+    return f"{kind}{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
 def _subfolders(folder: Path) -> list[Path] | None:

@@ -84,7 +84,7 @@ def best_sources(
         before = f", of {len(candidates):,} probed at their bottlenecks," if len(kept) < len(candidates) else ""
         notice(
             f"{task.name}: variance of the labels that linear probes explain, by source{before} on {len(rows)} training"
-            f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}"
+            f" rows: {', '.join(listed)}; chosen: {', '.join(each.manifest.task for each in chosen)}"
         )
         fit_of = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
         if ledger is not None and (agreed := agreement(fit_of, trained_alone(ledger, task.name))):

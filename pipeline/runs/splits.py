@@ -110,8 +110,9 @@ class Splits:
 
     def without_rows_of(self, others: Iterable[Task], task: Task, data: TaskData) -> TaskData:
         """``data`` of ``task`` without the training rows whose text is held out by one of ``others``."""
+        held_out = {other.name: self.held_out_rows(other) for other in others}
         try:
-            return data.without({other.name: self.held_out_rows(other) for other in others})
+            return data.without(held_out)
         except PipelineError as error:
             raise PipelineError(f"task '{task.name}': {error}") from None
 

@@ -1,5 +1,6 @@
 """resolve: what a recipe means for one task, with nothing left open and nothing in it that has no effect."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
@@ -134,23 +135,33 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
 
 def keys_in_effect(recipe: Recipe) -> set[str]:
     """The flat keys of ``recipe`` that may change what is trained, by the recipe alone."""
-    without = {name for name, effective in _on_any_task(recipe).items() if not effective}
-    return {key for key in recipe.flat() if key not in without and FLAGS.get(key, ("",))[0] not in without}
+    return recipe.flat().keys() - _keys_without(recipe, _on_any_task(recipe))
 
 
-def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
-    """The same training of ``task``, with all that has no effect on it at its default."""
-    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
-        raise PipelineError(
-            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
-            f" ({' or '.join(sorted(BOTTLENECKS))})"
-        )
+def keys_without_effect(recipe: Recipe, task: Task) -> set[str]:
+    """The flat keys of ``recipe`` that change nothing where it trains ``task`` alone.
+
+    Raises:
+        PipelineError: as :func:`resolve`.
+    """
+    return _keys_without(recipe, _effects(recipe, task, *_reading(recipe, task), joint=False))
+
+
+def _keys_without(recipe: Recipe, has_effect: Mapping[str, bool]) -> set[str]:
+    """The flat keys that have no effect themselves, or are of a part that has none."""
+    without = {name for name, effective in has_effect.items() if not effective}
+    return {key for key in recipe.flat() if key in without or FLAGS.get(key, ("",))[0] in without}
+
+
+def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> dict[str, bool]:
+    """Whether parts and flat keys have an effect on ``task``; what is not named has one."""
     has_effect = {
         **_on_any_task(recipe),
         "pairs": task.is_pair and encoding == "cross",
         "joint": joint,
         "truncation": not task.is_pair,
         "head_dropout": head != "cosine",
+        "head_learning_rate": head != "cosine" or joint,
         "cosine_scale": head == "cosine" and task.kind == "score",
         "cosine_threshold": head == "cosine" and task.kind == "classes",
         "score_loss": task.kind == "score" and not (recipe.trainable == "head" and head == "cosine" and not joint),
@@ -165,6 +176,17 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING, False)
     elif recipe.is_merged_only:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)
+    return has_effect
+
+
+def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
+    """The same training of ``task``, with all that has no effect on it at its default."""
+    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
+        raise PipelineError(
+            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
+            f" ({' or '.join(sorted(BOTTLENECKS))})"
+        )
+    has_effect = _effects(recipe, task, encoding, head, joint)
     usual = Recipe()
     defaults = usual.flat() | usual.model_dump()
     return recipe.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})

@@ -17,7 +17,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import HEAD, Store
 from stages import doctor
 from tests.permissions import unreadable
-from tests.pipeline.records.artifacts import SST, save_fusion
+from tests.pipeline.records.artifacts import SST, save_ensemble, save_fusion
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS, RUN, record
 
 Diagnosis = Callable[[], tuple[int, list[tuple[str, str, str]]]]
@@ -173,6 +173,16 @@ def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, pla
     assert (status, len(notes)) == (0, 2)
     assert "lost its weights.safetensors" in notes[0]
     assert "artifacts of 1 finished runs are not in" in notes[1]
+
+
+def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
+    save_ensemble(place / "reports", "both", RUN)
+    assert lines_of("ensembles", diagnosis()[1]) == []
+    save_ensemble(place / "reports", "both", RUN, "e" * 12)
+    ((state, text),) = lines_of("ensembles", diagnosis()[1])
+    assert state == "problem" and text.startswith(
+        f"ensemble both cannot predict: members without their models: {'e' * 12} "
+    )
 
 
 def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_kept_run_reads_as_many_texts_as_its_task_has(
     assert status == 0 and f"score {expected[0].score:.4f}" in out
     assert run(*question)[::2] == (
         2,
-        "error: --text is 'the film is good': task 'pairs' reads a pair of texts, such as (a, b)\n",
+        "error: task 'pairs' reads a pair of texts: give the second one with --text-b\n",
     )
     forgets_pairs(record, workspace)
     status, _, error = run(*both)
@@ -299,7 +299,7 @@ def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_
     ("arguments", "message"),
     [
         (["--target", "films", "--text", " "], "--text is ' ': a blank text"),
-        (["--target", "pairs", "--text", "a"], "--text is 'a': task 'pairs' reads a pair of texts"),
+        (["--target", "pairs", "--text", "a"], "task 'pairs' reads a pair of texts: give the second one with --text-b"),
         (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
         (["--target", "nope", "--text", "a"], "no model of 'nope'"),
         (["--target", "films@a", "--using", "b", "--text", "a"], "each say which model: give one of them"),

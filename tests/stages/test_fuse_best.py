@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline.cli.printing import print_run
 from pipeline.records.run_record import RunRecord
 from pipeline.runs import agreement, gates, initial, ranking, training_run
 from pipeline.runs.restore import restore
@@ -63,7 +64,7 @@ def test_of_several_the_one_that_knows_the_target_is_fused(
     record = fused(stocked, quick, tmp_path)
     assert [source.task for source in record.sources] == ["meals"]
     said = capsys.readouterr().err
-    assert "on 96 training rows: meals " in said and said.count("fused: meals") == 1
+    assert "on 96 training rows: meals " in said and said.count("chosen: meals") == 1
     assert ("of 3 probed at their bottlenecks" in said) == (whole == 1)
     assert fused(stocked, quick, tmp_path) == record
 
@@ -157,7 +158,7 @@ def test_gates_are_tried_for_no_more_sources_than_may_be(
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1, sources=sources).record
     assert [source.task for source in record.sources] == ["meals"]
     printed = capsys.readouterr().err
-    assert "explain, by source on 96 training rows: meals " in printed and "; fused: meals\n" in printed
+    assert "explain, by source on 96 training rows: meals " in printed and "; chosen: meals\n" in printed
     assert "films: gates start at meals 1; " in printed
 
 
@@ -261,3 +262,18 @@ def test_what_cannot_be_chosen_is_refused(
     with pytest.raises(PipelineError) as raised:
         fuse("films", quick("fusion", fusion="gated", epochs=1), stocked, seed=1, limit=limit, sources=sources)
     assert str(raised.value).startswith(message)
+
+
+def test_the_result_names_the_sources_that_gates_were_opened_for(
+    stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1)
+    for sources, told in (
+        ("meals,coins", "gates began at meals 1; left out, as linear probes gained nothing from them: coins"),
+        ("meals", "gates began at meals 1"),
+        ("coins", "linear probes found no source that helps: the fusion began as the target's own adapter alone"),
+    ):
+        record = fuse("films", recipe, place, seed=1, sources=sources).record
+        capsys.readouterr()
+        print_run(record, as_json=False)
+        assert told in capsys.readouterr().out.splitlines()

@@ -4,7 +4,6 @@ import csv
 import random
 import re
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -297,6 +296,8 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     "no rows": ("text,label\n", [], "mine.csv: no rows"),
     "an empty file": ("", [], "no rows: the file is empty"),
     "too few rows": ("text,label\na b,x\nc d,y\ne f,x\ng h,y\n", [], "too few for 3 splits"),
+    "texts alone": ("text,id\na b,1\nc d,2\n", [], "no column beside 'text' can be the label: add one"),
+    "labels alone": ("text,id\na b,1\nc d,2\n", ["--label", "text"], "no column is left for the texts"),
     "one label": ("text,label\na b,x\nc d,x\n", [], "fewer than two different labels"),
     "no such column": ("text,label\na b,x\nc d,y\n", ["--text", "body"], "no column 'body'"),
     "three text columns": ("text,label\na b,x\n", ["--text", "a,b,c"], "no column 'a', 'b', 'c'"),
@@ -452,9 +453,36 @@ def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> N
     status, _, error = run("tasks", "check", made)
     assert status == 2
     assert "2 problems" in error and error.count("row 2: 'prase'") == 2
-    shutil.rmtree(made)
-    made.mkdir()
-    assert "unknown task 'mine'" in run("tasks", "check", made)[2]
+    (made / "task.toml").unlink()
+    assert (
+        f"{made}: no task.toml, and no built-in task 'mine': make one with tasks new" in run("tasks", "check", made)[2]
+    )
+
+
+def test_check_of_what_is_no_task_says_what_to_give(made: Path, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, error = run("tasks", "check", made.parent)
+    assert (status, error) == (2, f"error: {made.parent}: a folder of tasks: check each by itself: {made}\n")
+    monkeypatch.chdir(made.parent)
+    (made.parent / "pipeline.toml").write_text('data = "."\n')
+    made.rename(made.parent / "tasks")
+    (made.parent / "data").mkdir()
+    (made.parent / "tasks").rename(made.parent / "data" / "mine")
+    assert "mine: no such file\n" in run("tasks", "check", "mine")[2]
+    (made.parent / "pipeline.toml").unlink()
+    assert (
+        "mine: no such file or folder: to check the task in data/mine, give data/mine"
+        in run("tasks", "check", "mine")[2]
+    )
+
+
+def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
+    made: Path, backbone_folder: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.parent)
+    assert "longer than" not in run("tasks", "check", "mine")[1]
+    (made.parent / "pipeline.toml").write_text(f'backbone = "{backbone_folder}"\n')
+    assert "longer than 128 tokens" in run("tasks", "check", "mine")[1]
+    assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
 
 
 def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:

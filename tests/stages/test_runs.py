@@ -14,7 +14,6 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.cli.runs import runs_list
-from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun, Store
@@ -26,7 +25,7 @@ from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
-from tests.pipeline.records.artifacts import save
+from tests.pipeline.records.artifacts import save, save_ensemble
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
 
 FIRST, SECOND, LATER, ALONE = "a" * 12, "b" * 12, "c" * 12, "d" * 12
@@ -91,15 +90,7 @@ def need_all(root: Path) -> None:
     result = StudyResult(study=study, backbone="nano", entries=entries)
     (root / "reports/few").mkdir(parents=True)
     write_json(root / "reports/few/study.json", result.model_dump(mode="json"))
-    members = tuple(
-        Member(run=run, kind="adapter", backbone="nano", seed=1, weight=0.5, dev=0.5) for run in (FIRST, SECOND)
-    )
-    ensemble = EnsembleRecord(
-        name="both", task="sst", metric="accuracy", meaning={}, rule="mean", members=members, best=FIRST,
-        considered=(FIRST, SECOND), chosen_on="half", seed=0, dev_rows="aa",
-        chosen=Scores(rows=2, ensemble=0.5, best=0.5), held_out=None, provenance={},
-    )  # fmt: skip
-    Ensembles(root / "reports").write(ensemble, answers(1))
+    save_ensemble(root / "reports", "both", FIRST, SECOND)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +152,24 @@ def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger:
     assert "limit 100, started as sts" in rows["e" * 12] and "batch size 8" in rows["e" * 12]
     assert not {"limit", "started", "batch"} & {*rows[FIRST].split()}
     assert "2026-01-01 12:00" in rows[FIRST]
+
+
+def test_a_start_that_was_offered_and_not_taken_is_no_source(verb: Run, ledger: Ledger) -> None:
+    offered, taken = "e" * 12, "f" * 12
+    finished = ledger.find(FIRST)
+    assert finished is not None
+    for run, start in ((offered, None), (taken, sources(ALONE)[0])):
+        changes = {"run": run, "sources": sources(ALONE), "anchor": start and start.task, "started_from": start}
+        ledger.finish(finished.model_copy(update=changes), CURVE, {"sst": answers(5)})
+    _, out, _ = verb("runs", "list", "--kind", "adapter")
+    assert all(
+        "start candidates sst" in line and "sources" not in line for line in out if line[:12] in (offered, taken)
+    )
+    for run, told in ((offered, f"sst@{ALONE}"), (taken, f"sst@{ALONE}, and did")):
+        lines = verb("runs", "show", run)[1]
+        assert [line.split(maxsplit=3)[3] for line in lines if line.startswith("could start as")] == [told]
+        assert not any(line.startswith("built on") for line in lines)
+    assert f"  start candidates: - | sst@{ALONE}" in verb("runs", "compare", FIRST, offered)[1]
 
 
 def with_data(train: str, weights: str = "dd") -> dict[str, Any]:

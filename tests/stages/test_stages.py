@@ -273,6 +273,6 @@ def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, qu
 def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, adapters, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
     artifact = workspace.store.find(adapters["meals"].run)
-    with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
+    with pytest.raises(PipelineError, match=f"is part of fusion {fused.run}: remove what needs it first"):
         workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"))  # type: ignore[arg-type, return-value]
     artifact.verify()

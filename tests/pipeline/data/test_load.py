@@ -424,7 +424,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "columns missing": (
         pair_task(),
         {"likeness/train.csv": "sentence,second\na,b\n"},
-        ["train.csv: column 'first', 'score' is missing", "the columns are 'sentence', 'second'"],
+        ["train.csv: columns 'first', 'score' are missing", "the columns are 'sentence', 'second'"],
     ),
     "header only": (task(), {"mood/train.csv": "text,label\n"}, ["train.csv: no rows"]),
     "header only, and rows to leave out": (
@@ -554,7 +554,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         ["column 'id': duplicate ids (4 in all): row 3: '7', row 4: '7', row 5: '8'"],
     ),
     "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 2"]),
-    "no columns": (task(), {"mood/train.jsonl": "{}\n{}\n"}, ["column 'text', 'label' is missing; the columns are"]),
+    "no columns": (task(), {"mood/train.jsonl": "{}\n{}\n"}, ["columns 'text', 'label' are missing; the columns are"]),
     "semicolons": (
         task(),
         {"mood/train.csv": "text;label\na;1\nb;0\n"},

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from safetensors.torch import save_file
 
+from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, SourceRun, Store
 from pipeline.settings.recipe import Recipe
 
@@ -55,3 +57,14 @@ def save_fusion(store: Store) -> list[Artifact]:
 
 def contents(root: Path) -> dict[str, bytes]:
     return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+def save_ensemble(reports: Path, name: str, *members: str) -> None:
+    """An ensemble of sst, of adapters with these runs."""
+    record = EnsembleRecord(
+        name=name, task="sst", metric="accuracy", meaning={}, rule="mean", best=members[0], considered=members,
+        members=tuple(Member(run=run, kind="adapter", backbone="nano", seed=1, weight=0.5, dev=0.5) for run in members),
+        chosen_on="half", seed=0, dev_rows="aa", chosen=Scores(rows=2, ensemble=0.5, best=0.5), held_out=None,
+        provenance={},
+    )  # fmt: skip
+    Ensembles(reports).write(record, pd.DataFrame({"id": ["0"], "prediction": [1]}))

@@ -412,7 +412,7 @@ def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_pat
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:
     save_fusion(store)
     assert store.users_of(STS) == [FUSED]
-    with pytest.raises(PipelineError, match=f"adapter {STS} is part of fusion {FUSED}: remove that first"):
+    with pytest.raises(PipelineError, match=f"adapter {STS} is part of fusion {FUSED}: remove what needs it first"):
         store.remove(STS)
     assert store.find(STS) is not None
     store.remove(FUSED)
@@ -448,7 +448,7 @@ def test_by_force_an_adapter_is_removed_whatever_needs_it(
 def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(store: Store) -> None:
     parts = save_fusion(store)
     before = contents(store.root)
-    with pytest.raises(PipelineError, match=f"adapter {SST} .* differs .* fusion {FUSED} is built on it"):
+    with pytest.raises(PipelineError, match=f"adapter {SST} .* differs .* is part of fusion {FUSED}: "):
         save(store, SST, width=7)
     assert contents(store.root) == before
     # The same contents may be written again, even over a damaged manifest, and others once the fusion is gone.

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.records.store import HEAD, MANIFEST, Store
-from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, save, save_fusion
+from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, save, save_ensemble, save_fusion
 
 Run = Callable[..., tuple[int, list[str], list[str]]]
 
@@ -68,7 +68,7 @@ def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, sto
     status, out, errors = verb("remove", STS)
     assert (status, out) == (2, [])
     assert errors[0].startswith(f"error: cannot tell whether a fusion needs adapter {STS}: {folder / MANIFEST}: ")
-    assert errors[0].endswith(": remove that first, or give --force")
+    assert errors[0].endswith(": remove what needs it first, or give --force")
     assert verb("remove", SST, "--force")[0] == 0
     assert verb("remove", FUSED) == (0, [f"removed {folder}"], [])
 
@@ -107,3 +107,16 @@ def test_nobody_waits_for_torch_to_see_a_list() -> None:
     heavy = "{'torch', 'pandas', 'numpy'}"
     code = f"import sys, pipeline.cli.app, pipeline.records.packing; sys.exit(bool({heavy} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_member_of_an_ensemble_is_removed_only_by_force(verb: Run, store: Store, tmp_path: Path) -> None:
+    save(store, SST)
+    reports = tmp_path / "reports"
+    for name in ("one", "other", "unread"):
+        save_ensemble(reports, name, SST if name == "one" else OTHER)
+    (reports / "ensembles" / "unread" / "ensemble.json").write_text("{")
+    needed = f"run {SST} is a member of ensembles one, unread (cannot be read)"
+    status, out, error = verb("remove", SST, "--reports", reports)
+    assert (status, out, error) == (2, [], [f"error: {needed}: remove what needs it first, or give --force"])
+    status, out, error = verb("remove", SST, "--reports", reports, "--force")
+    assert (status, error) == (0, [f"warning: {needed}"]) and store.find(SST) is None

@@ -10,7 +10,7 @@ from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.run_record import SCHEMA
 from pipeline.settings.parts import ADAPTER_KINDS, FusionForm, Pal
 from pipeline.settings.recipe import EPOCHS, FLAGS, PARTS, Recipe, layered
-from pipeline.settings.resolve import LEARNING_RATES, resolve
+from pipeline.settings.resolve import LEARNING_RATES, keys_without_effect, resolve
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
@@ -184,6 +184,7 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
 def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, inert: dict[str, Any]) -> None:
     without = {key: inert[key] for key in list(inert)[:-1]}
     assert resolved(STS, trainable=trainable, **inert) == resolved(STS, trainable=trainable, **without)
+    assert list(inert)[-1] in keys_without_effect(Recipe.parse({"trainable": trainable, **inert}, "test"), STS)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,7 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
 def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
     without = {key: effective[key] for key in list(effective)[:-1]}
     assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable, **without)
+    assert list(effective)[-1] not in keys_without_effect(Recipe.parse({"trainable": trainable, **effective}, "t"), STS)
 
 
 def test_a_single_text_has_ends_but_no_order() -> None:
@@ -332,6 +334,8 @@ def test_what_is_about_pretrained_weights_has_no_effect_where_they_are_frozen(
 ) -> None:
     same = resolved(STS, trainable=trainable, **given) == resolved(STS, trainable=trainable)
     assert same == ("full" not in trainable)
+    ignored = keys_without_effect(Recipe.parse({"trainable": trainable, **given}, "test"), STS)
+    assert (given.keys() <= ignored) == same
 
 
 @pytest.mark.parametrize(
@@ -362,6 +366,9 @@ def test_equal_learning_rates_are_equal_however_they_are_written(
 def test_a_head_without_weights_has_no_learning_rate() -> None:
     cosine = {"trainable": "full", "head": "cosine"}
     assert resolved(STS, head_learning_rate=1e-2, **cosine) == resolved(STS, **cosine)
+    assert "head_learning_rate" in keys_without_effect(
+        Recipe.parse({"head_learning_rate": 1e-2, **cosine}, "test"), STS
+    )
 
 
 def test_embeddings_that_are_frozen_have_no_learning_rate() -> None:
