@@ -481,7 +481,7 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     monkeypatch.chdir(made.parent)
     assert "longer than" not in run("tasks", "check", "mine")[1]
     (made.parent / "pipeline.toml").write_text(f'backbone = "{backbone_folder}"\n')
-    assert "longer than 128 tokens" in run("tasks", "check", "mine")[1]
+    assert "longer than 34 tokens" in run("tasks", "check", "mine")[1]
     assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
 
 

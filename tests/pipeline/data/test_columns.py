@@ -82,7 +82,7 @@ def test_columns_that_are_given_are_taken() -> None:
         (table(id=[*range(SIZE)]), {"label": "id"}, "column 'id' names the rows"),
         (table(queue=None, a=["x", "y"], b=["u", "v"]), {}, "several columns could be the label: name one"),
         (table(queue=None, date=None), {}, "no column beside 'message' can be the label: add one"),
-        (table(queue=None, date=None, a=[f"x{row}" for row in range(SIZE)]), {}, "no column has a few recurring values: name one"),
+        (table(queue=None, date=None, a=[f"x{row}" for row in range(SIZE)]), {}, "a few recurring values: name one"),
         (table(message=None, date=None, a=["x"]), {}, "no column has texts of several words"),
         # Without a header, the first row names the columns.
         (table(message=None, queue=None, date=None, film=SENTENCES, bad=["bad", "good"]), {}, "'bad' is called like a"),
