@@ -77,6 +77,16 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
             site.tasks[task] = own
 
 
+def copied_parameters(backbone: nn.Module) -> list[str]:
+    """The names in ``backbone`` of the parameters of all tasks' copies, which start at pretrained values."""
+    return [
+        f"{name}.{key}"
+        for name, module in backbone.named_modules()
+        if isinstance(module, NormSite)
+        for key, _ in module.named_parameters()
+    ]
+
+
 def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:
     """The LayerNorms that no task uses any more, because each has a copy."""
     return [norm for norm in backbone.modules() if isinstance(norm, nn.LayerNorm) and hasattr(norm, "own")]

@@ -56,12 +56,17 @@ class TransferModel(nn.Module):
         self.task = task
         self._can_unpad = False
 
+    @property
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The one that reads an input, or both."""
+        return (self.backbone, *self.second.values())
+
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if mode:  # Looked up here, not for each batch: it goes through all modules.
             self._can_unpad = self.unpads(torch.device("cpu"))
-        for backbone in (self.backbone, *self.second.values()):
-            for part in frozen_parts(backbone):
+        for encoder in self.encoders:
+            for part in frozen_parts(encoder):
                 part.eval()
         return self
 
@@ -88,8 +93,7 @@ class TransferModel(nn.Module):
         if self.task is not None:
             activate(self.backbone, self.task)
         if known is None:
-            encoders = (self.backbone, *self.second.values())
-            vectors = [pool(self._hidden(e, inputs), attention_mask, self.pooling, e) for e in encoders]
+            vectors = [pool(self._hidden(e, inputs), attention_mask, self.pooling, e) for e in self.encoders]
             return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
         if absent is not None:
             computed = self.prefix_output({name: tensor[absent] for name, tensor in inputs.items()})
@@ -105,8 +109,7 @@ class TransferModel(nn.Module):
         Not on a GPU, where a pass over a few more tokens takes the same time. Nor above frozen layers, whose cached
         outputs are padded: dropout would draw other masks where a cache has no room for a batch.
         """
-        encoders = (self.backbone, *self.second.values())
-        return device.type == "cpu" and not frozen_depth(self.backbone) and all(map(can_unpad, encoders))
+        return device.type == "cpu" and not frozen_depth(self.backbone) and all(map(can_unpad, self.encoders))
 
     def most_padding(self, device: torch.device, precision: str) -> int | None:
         """Tokens of padding beyond which training cuts a batch in two; None: never, such as where it has none."""

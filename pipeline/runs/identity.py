@@ -87,6 +87,12 @@ def _has_undecayed(recipe: Recipe) -> bool:
     return recipe.fuses_as in ("gated", "standard")
 
 
+def _pulls_copied_norms(facts: Facts) -> bool:
+    """Whether each of several tasks trains LayerNorms of its own under L2-SP."""
+    recipe, several = facts.recipe, len(facts.request.parts) > 1
+    return several and bool(recipe.l2_sp) and recipe.has_modules and recipe.bottleneck.train_layernorm
+
+
 def _probes_gates_of_many_rows(facts: Facts) -> bool:
     recipe = facts.recipe
     probed = bool(facts.request.adapters) and recipe.fuses_as == "gated" and recipe.gated.start == "probe"
@@ -133,6 +139,14 @@ CORRECTIONS = (
     Correction("gates", "without decay", _has_vector_gates),
     # L2-SP pulled gates and value matrices of a fusion to zero.
     Correction("l2_sp", "spares", lambda facts: bool(facts.recipe.l2_sp) and _has_undecayed(facts.recipe)),
+    # L2-SP pulled a task's own copies of LayerNorms to zero.
+    Correction("l2_sp_copies", "to their start", _pulls_copied_norms),
+    # Of two encoders SMART perturbed the first alone.
+    Correction(
+        "perturbed",
+        "both encoders",
+        lambda facts: bool(facts.recipe.smart.weight) and facts.recipe.pretrained.second_encoder != "none",
+    ),
     # Whether the first source of a fusion helps was tested on 512 rows at most.
     Correction("probed", "2000 rows", _probes_gates_of_many_rows),
     # The target's own adapter stayed beside the sources that probes chose, with a gate of 0.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
+from pipeline.methods.layernorms import copied_parameters
 from pipeline.models.backbone import Backbone
 from pipeline.runs.build import Built
 from pipeline.runs.request import Part, Parts, first_of
@@ -34,14 +35,15 @@ def loss_of(
     def objective(outputs: Tensor, piece: Piece) -> Tensor:
         return losses[piece.task](outputs, piece.batch["labels"])
 
+    first = first_of(parts)
     terms = terms_of(
         Regularised(
-            first_of(parts).recipe,
+            first.recipe,
             built.model,
             forward,
             lambda name: divergence_of(parts[name].task, parts[name].recipe),
-            lambda name: built.model.of(name).backbone,
-            backbone.tensor_names,
+            lambda name: built.model.of(name).encoders,
+            {*backbone.tensor_names, *copied_parameters(built.model.of(first.task.name).backbone)},
             built.without_decay,
         )
     )

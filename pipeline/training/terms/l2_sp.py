@@ -2,8 +2,9 @@
 
 The term is ``alpha / 2 ||w_S - w_S^0||^2 + beta / 2 ||w_new||^2``: w_S are the pretrained weights that train, w_S^0
 their values at the start of training, and w_new what is new, such as heads and adapters. It takes the place of weight
-decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part. New weights that
-decay leaves alone, such as a fusion's gates and its value matrices, which start as the identity, are left alone here.
+decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part; a task's own copies
+of LayerNorms are pretrained weights. New weights that decay leaves alone, such as a fusion's gates and its value
+matrices, which start as the identity, are left alone here.
 """
 
 import torch

@@ -12,13 +12,13 @@ a mean over rows; g is that of each row's own l, as in the authors' code, which 
 - ``gradient`` drops the noise from the result: ``delta = g / |g|_inf``. With a radius of 1e-5 it is the paper's
   projection onto so small a ball, and R about ten orders of magnitude smaller.
 
-Both are scaled by ``radius``. Of two encoders the first is perturbed. The model stays in the mode it trains in, as in
-the authors' code: the passes draw dropout masks of their own, so R also asks for predictions that dropout does not
-change.
+Both are scaled by ``radius``. Of two encoders both are perturbed, each by the gradient at its own embeddings. The model
+stays in the mode it trains in, as in the authors' code: the passes draw dropout masks of their own, so R also asks for
+predictions that dropout does not change.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -50,17 +50,24 @@ class Smoothness:
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """``lambda R`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
         run, divergence = self._run, self._run.divergence(piece.task)
-        embeddings = run.backbone(piece.task).get_submodule("embeddings")
-        with perturbed(embeddings, lambda states: (NOISE * torch.randn_like(states)).requires_grad_()) as noise:
+        embeddings = [encoder.get_submodule("embeddings") for encoder in run.encoders(piece.task)]
+        with ExitStack() as hooks:
+            noise = [hooks.enter_context(perturbed(each, _noise)) for each in embeddings]
             # The sum over the rows, so that a row's direction is its own, however many stand beside it.
             ascent = len(piece) * divergence(run.forward(model, piece), outputs.detach())
-        (gradient,) = torch.autograd.grad(ascent, noise[0])
-        start = noise[0].detach()
-        delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
-        mean = mean_cosine(start, delta, piece.batch.get("attention_mask"))
+        starts = [added for (added,) in noise]
+        deltas = [
+            perturbation(start.detach(), gradient, self._settings.direction, self._settings.radius)
+            for start, gradient in zip(starts, torch.autograd.grad(ascent, starts), strict=True)
+        ]
+        mask = piece.batch.get("attention_mask")
+        pairs = zip(starts, deltas, strict=True)
+        mean = torch.stack([mean_cosine(start.detach(), delta, mask) for start, delta in pairs]).mean()
         # It stays on the device: a GPU's host would wait for it.
         self._cosines = self._cosines.to(mean.device) + torch.stack([mean, torch.ones_like(mean)])
-        with perturbed(embeddings, lambda _: delta):
+        with ExitStack() as hooks:
+            for each, delta in zip(embeddings, deltas, strict=True):
+                hooks.enter_context(_shifted(each, delta))
             return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
@@ -76,6 +83,14 @@ class Smoothness:
 
     def state(self) -> dict[str, Tensor]:
         return {"cosines": self._cosines}
+
+
+def _shifted(embeddings: nn.Module, delta: Tensor) -> AbstractContextManager[list[Tensor]]:
+    return perturbed(embeddings, lambda _: delta)
+
+
+def _noise(states: Tensor) -> Tensor:
+    return (NOISE * torch.randn_like(states)).requires_grad_()
 
 
 def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, radius: float = 1.0) -> Tensor:

@@ -1,6 +1,6 @@
 """Terms that a recipe may add to the loss: those that see a batch's outputs, and those that see the weights alone."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -36,8 +36,8 @@ class Regularised:
     model: nn.Module  # unwrapped, with the weights that training starts from
     forward: Forward  # as the loss runs the model
     divergence: Callable[[str], Divergence]  # between outputs for a task, by its name as pieces have it
-    backbone: Callable[[str], nn.Module]  # what encodes the inputs of a task
-    pretrained: Collection[str] | None = None  # names of the encoder's own parameters within it; None: all
+    encoders: Callable[[str], Sequence[nn.Module]]  # what encodes the inputs of a task, one or two
+    pretrained: Collection[str] | None = None  # names in an encoder of what starts pretrained; None: all
     without_decay: Collection[str] = ()  # names of parameters whose neutral value is not zero
 
 

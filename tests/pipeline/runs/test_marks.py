@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.data.tasks import find_task
 from pipeline.runs.identity import CORRECTIONS, Correction, Facts
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -30,19 +30,21 @@ def facts(
     start: str | None = None,
     family: str = "bert",
     rows: int = 96,
+    tasks: int = 1,
     **request: Any,
 ) -> Facts:
-    """Those of a run on pairs; ``start`` is the kind of the run that it continues."""
+    """Those of a run on so many tasks of pairs; ``start`` is the kind of the run that it continues."""
     task = find_task("sts")
     recipe = Recipe.parse({"trainable": TRAITS[kind].trains[0], **(settings or {})}, "test")
     begun: Any = None if start is None else SimpleNamespace(kind=start)
-    asked = RunRequest.single(kind, task, recipe, 0, start=begun, **request)
+    asked = RunRequest(kind, (Part(task, recipe),) * tasks, 0, start=begun, **request)
     return Facts(asked, resolve(recipe, task, "fp32", joint=kind == "multitask"), family, rows)
 
 
 COSINE = {"head": "cosine", "encoding": "siamese"}
 PREFIXES = {"adapter": "prefix-tuning", "drop_layers": "0"}
 NORMS = {"drop_layers": "0", "train_layernorm": True}
+COPIES = {"trainable": "full+adapter", "train_layernorm": True}
 GATED = {"fusion": "gated", "own_adapter": "none"}
 PROBED = {"fusion": "gated", "gate_start": "probe"}
 PFEIFFER = {"adapter": "pfeiffer"}
@@ -105,6 +107,18 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             facts("fusion", GATED),
             facts("full", {"l2_sp": 0.1}),
         ],
+    ),
+    "l2_sp_copies": (
+        [facts("multitask", {**COPIES, "l2_sp": 0.1}, tasks=2)],
+        [
+            facts("multitask", {**COPIES, "l2_sp": 0.1}),
+            facts("multitask", {"l2_sp": 0.1}, tasks=2),
+            facts("multitask", COPIES, tasks=2),
+        ],
+    ),
+    "perturbed": (
+        [facts("full", {"smart": 1.0, "second_encoder": each}) for each in ("static", "tuned")],
+        [facts("full", {"smart": 1.0}), facts("full", {"second_encoder": "static"})],
     ),
     "probed": (
         [facts("fusion", PROBED, adapters=ADAPTERS, rows=513)],

@@ -1,8 +1,9 @@
 """SMART: the worked one-dimensional case, what it costs, and that it leaves everything else alone."""
 
+import copy
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -43,9 +44,9 @@ class Doubling(nn.Module):
         return 2 * self.embeddings(input_ids)[:, 0]
 
 
-def term_of(backbone: nn.Module, divergence: Callable[..., Tensor], **settings: Any) -> Smoothness:
+def term_of(encoders: Sequence[nn.Module], divergence: Callable[..., Tensor], **settings: Any) -> Smoothness:
     recipe = Recipe(smart={"weight": 1.0, **settings})
-    return Smoothness(Regularised(recipe, backbone, forward, lambda _: divergence, lambda _: backbone))
+    return Smoothness(Regularised(recipe, encoders[0], forward, lambda _: divergence, lambda _: encoders))
 
 
 def noise_of(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_the_worked_case_in_one_dimension(settings, delta, expected, monkeypatch
     model, piece = Doubling(), Piece({"input_ids": torch.tensor([[1]]), "rows": torch.tensor([0])})
     seen: list[Tensor] = []
     model.embeddings.register_forward_hook(lambda *_: seen.append(torch.tensor(0)))
-    term = term_of(model, squared_error, **settings)
+    term = term_of([model], squared_error, **settings)
     outputs = forward(model, piece)
     value = term(model, piece, outputs)
     assert value.item() == pytest.approx(expected, rel=1e-5 if expected > 1e-3 else 0.3)  # e + 1e-5 has fp32's rounding
@@ -135,7 +136,7 @@ def build(encoder: PreTrainedModel, trainable: str, encoding: str = "cross", hea
 
 
 def smart(model: TransferModel, divergence: Callable[..., Tensor] = class_divergence, **settings: Any) -> Smoothness:
-    return term_of(model.backbone, divergence, **settings)
+    return term_of(model.encoders, divergence, **settings)
 
 
 @pytest.mark.parametrize("trainable", ["full", "adapter", "head"])
@@ -197,6 +198,37 @@ def test_it_is_the_divergence_under_its_perturbation_and_trains_what_trains(  # 
     assert term.measured()["smart_cosine"] == pytest.approx(cosines[BATCH["attention_mask"].bool()].mean().item())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert len(model.backbone.embeddings._forward_hooks) == hooks
+
+
+def test_of_two_encoders_both_are_perturbed_each_by_its_own_gradient(encoder: PreTrainedModel) -> None:
+    torch.manual_seed(0)
+    second = copy.deepcopy(encoder).requires_grad_(False)  # static: only ascent goes through it
+    model = TransferModel(encoder, build_head("linear", 2 * encoder.config.hidden_size, 2, 1, 0.0), "cross", "mean")
+    model.second["backbone"] = second
+    model.eval()
+    piece, plain = Piece(BATCH), forward(model, Piece(BATCH))
+    torch.manual_seed(3)
+    term = smart(model, direction="gradient", radius=0.05)
+    value = term(model, piece, plain)
+
+    torch.manual_seed(3)
+    embeddings = [each.embeddings for each in model.encoders]
+    states = embeddings[0](BATCH["input_ids"], BATCH["token_type_ids"]).detach()
+    first, other = ((1e-5 * torch.randn_like(states)).requires_grad_() for _ in range(2))
+    with perturbed(embeddings[0], lambda _: first), perturbed(embeddings[1], lambda _: other):
+        ascent = len(piece) * class_divergence(forward(model, piece), plain.detach())
+    deltas = [
+        perturbation(start.detach(), gradient, "gradient", 0.05)
+        for start, gradient in zip((first, other), torch.autograd.grad(ascent, (first, other)), strict=True)
+    ]
+    with perturbed(embeddings[0], lambda _: deltas[0]), perturbed(embeddings[1], lambda _: deltas[1]):
+        expected = class_divergence(forward(model, piece), plain)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    with perturbed(embeddings[0], lambda _: deltas[0]):
+        alone = class_divergence(forward(model, piece), plain)
+    assert value.item() > 1.5 * alone.item()  # more than the first encoder's part of it
+    value.backward()
+    assert all(parameter.grad is None for parameter in second.parameters())
 
 
 def test_ascent_along_the_gradient_raises_the_divergence_more_than_noise_does(encoder) -> None:  # type: ignore[no-untyped-def]
