@@ -18,6 +18,7 @@ from pipeline.data.table_files import check_output, name_of
 from pipeline.data.tables import check_writable, write_table
 from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel
+from pipeline.models.rounding import round_for_good
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.run_record import RunRecord
@@ -32,7 +33,7 @@ from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, make_all
-from pipeline.training.devices import make_accelerator, resolve_precision
+from pipeline.training.devices import HALF, make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Compute, mean_outputs
@@ -245,6 +246,7 @@ def predictions_of(
     else:
         trained, tasks = [each.trained for each in targets], [each.task for each in targets]
         model = restore_together(trained, tasks, workspace, drop_layers)
+    round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
     outputs = head_outputs(accelerator.prepare(model), targets, rows, batch_size, accelerator)
     # The next pass has a model of its own.
     accelerator.free_memory()

@@ -24,9 +24,7 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
     Raises:
         RuntimeError: something has changed a frozen weight in the block.
     """
-    originals = {} if dtype is None else _of_linear_layers(model, pretrained)
-    for parameter, original in originals.items():
-        parameter.data = original.to(dtype)
+    originals = round_for_good(model, pretrained, dtype)
     try:
         yield
         for parameter, original in originals.items():
@@ -35,6 +33,20 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
     finally:
         for parameter, original in originals.items():
             parameter.data = original.to(parameter.device)
+
+
+def round_for_good(
+    model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | None
+) -> dict[nn.Parameter, torch.Tensor]:
+    """As :func:`rounded`, for a model that only predicts from now on: a short text then takes a third less time.
+
+    Returns:
+        What the rounded parameters held before.
+    """
+    originals = {} if dtype is None else _of_linear_layers(model, pretrained)
+    for parameter, original in originals.items():
+        parameter.data = original.to(dtype)
+    return originals
 
 
 def _of_linear_layers(model: nn.Module, pretrained: Collection[str]) -> dict[nn.Parameter, torch.Tensor]:

@@ -53,7 +53,8 @@ def mean_outputs(
         splits: the same rows in different words, such as both orders of pairs; their outputs are averaged.
         extend: may add to a batch what is known of its inputs (:class:`PrefixCache`).
     """
-    model.eval()
+    if model.training:  # it goes through all modules, which takes as long as half a short text
+        model.eval()
 
     def encode(part: TokenisedSplit, rows: np.ndarray) -> Tensor:
         batch = collate(part, rows, pad_token_id)

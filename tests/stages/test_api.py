@@ -145,7 +145,7 @@ UNFIT: list[tuple[str, Any, str]] = [
     ("films", ["good", " \n"], r"texts\[1\] is .*a blank text has no prediction: leave it out"),
     ("films", ["good \ud800"], r"texts\[0\] is .*an unpaired surrogate"),
     ("pairs", ["the film is good"], r"texts\[0\] is 'the film is good': task 'pairs' reads a pair of texts"),
-    ("pairs", ("a", "b"), r"texts\[0\] is 'a': task 'pairs' reads a pair of texts, such as \(a, b\)"),
+    ("pairs", ("a", "b"), r"texts\[0\] is 'a': task 'pairs' reads a pair of texts, such as \[.a., .b.\]"),
     ("pairs", [("a", "b", "c")], r"texts\[0\] is .*task 'pairs' reads a pair of texts"),
     ("pairs", [("a", 2)], r"texts\[0\] is \('a', 2\): 2 is not text"),
     ("pairs", [("a", "b"), ("a", "")], r"texts\[1\] is .*a blank text has no prediction"),

@@ -16,8 +16,12 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.runs import training_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from stages import api
+from stages import predict as stages_predict
+from stages.api import load
 from stages.extract import extract
 from stages.fuse import fuse
+from stages.predict import predict
 from tests.runs import final_numbers, joint_run, single_run
 
 Quick = Callable[..., Recipe]
@@ -111,3 +115,41 @@ def test_a_change_is_seen_and_the_originals_come_back(error: ValueError | None, 
         if error is not None:
             raise error
     assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("adapter", {}),
+        ("adapter", {"pooling": "pooler"}),
+        ("adapter", {"adapter": "prefix", "prefix_length": 4}),
+        ("adapter", {"train_layernorm": True}),
+        ("fusion", {"fusion": "gated"}),
+        ("fusion", {"fusion": "standard"}),
+    ],
+)
+def test_a_model_that_only_predicts_answers_as_before(
+    kind: str, settings: dict[str, Any], workspace: Workspace, quick: Quick, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """In the program's own memory and as a command, whose answers are the same bit for bit."""
+    train(kind, workspace, quick, {"epochs": 1, **settings})
+    (kept,) = (
+        each for each in workspace.store.artifacts() if (each.manifest.kind, each.manifest.task) == (kind, "films")
+    )
+    texts = ["good", "a film that is not as good as the last one was, for all that"]
+    (tmp_path / "in.csv").write_text("sentence\n" + "".join(f'"{text}"\n' for text in texts))
+
+    def answers(name: str) -> tuple[Any, ...]:
+        model = load(kept.folder, data=workspace.data, precision="bf16")
+        weight = model._model.backbone.encoder.layer[0].output.dense.weight
+        explained = model.explain(texts[1]).to_csv() if kind == "fusion" else ""
+        out = tmp_path / f"{name}.csv"
+        predict("films", tmp_path / "in.csv", out, workspace, using=kept.manifest.run, batch_size=1, precision="bf16")
+        return weight.dtype, explained, [each.outputs for each in model.predict(texts, batch_size=1)], out.read_text()
+
+    once = answers("once")
+    monkeypatch.setattr(api, "round_for_good", lambda *_: {})
+    monkeypatch.setattr(stages_predict, "round_for_good", lambda *_: {})
+    each_time = answers("each time")
+    assert (once[0], each_time[0]) == (torch.bfloat16, torch.float32)
+    assert once[1:] == each_time[1:]
