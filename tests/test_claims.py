@@ -132,12 +132,13 @@ def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str],
     runs = StudyRuns(StudyResult.model_validate(study), Ledger(tmp_path))
     against = {kind: shown(comparison) for kind, comparison in leading_duels(runs).items()}
     than_even = {line.row: comparison for line, comparison in main_comparisons(runs).items()}
+    against["even"] = shown(than_even["fusion"])
     for row in ("even-permuted", "own-trained"):
         low, high = than_even[row].interval
         turned = replace(than_even[row], difference=-than_even[row].difference, interval=(-high, -low))
         against[row] = shown(turned)
     section = (ROOT / own / "README.md").read_text(encoding="utf-8").split("### Rows that no study had scored")[1]
     told = re.findall(r"^\| .* against .* \| \**([-+0-9.]+)\** \| (.*) \|$", section.split("\n## ")[0], re.MULTILINE)
-    kinds = ("the target alone", "one adapter", "even-permuted", "own-trained")
+    kinds = ("the target alone", "one adapter", "even", "even-permuted", "own-trained")
     assert [f"{points} ({interval})" for points, interval in told] == [against[kind] for kind in kinds]
     assert ", ".join(f"{target} {count}" for target, count in left.items()) in section.replace("\n", " ")
