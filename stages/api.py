@@ -21,7 +21,7 @@ from pipeline.data.texts import check_input
 from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
-from pipeline.models.rounding import round_for_good
+from pipeline.models.rounding import lifted, round_for_good
 from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import RunRecord
@@ -182,16 +182,16 @@ class Model:
         rows = self._rows([text])
         tokenizer = self._target.workspace.backbone.tokenizer
         (split, *_) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
-        backbone = self._unrounded().backbone
-        tables = [
-            token_attention(
-                backbone,
-                self.adapters,
-                inputs,
-                tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0]),
-            ).assign(input=number)
-            for number, inputs in enumerate(self._inputs(split))
-        ]
+        with lifted(self._model.backbone):
+            tables = [
+                token_attention(
+                    self._model.backbone,
+                    self.adapters,
+                    inputs,
+                    tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0]),
+                ).assign(input=number)
+                for number, inputs in enumerate(self._inputs(split))
+            ]
         table = pd.concat(tables, ignore_index=True)
         return table[["input", *table.columns.drop("input")]]
 
@@ -219,10 +219,6 @@ class Model:
         other = _open(artifact, _task_of(artifact), self._target.workspace, self._device)
         share_equal(other._model.backbone, self._model.backbone, self._target.workspace.backbone.tensor_names)
         return other
-
-    def _unrounded(self) -> TransferModel:
-        """The model with its weights as they were trained; not kept, since it is as large as many adapters."""
-        return self._model if self._device.dtype is None else _restored(self._target, self._device)
 
     def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
         """What the backbone reads of the only row, (1, T) each: one input, or those of the texts of a siamese pair."""
@@ -300,14 +296,10 @@ def load(
 def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:
     """What was trained for ``task``, on the workspace's backbone."""
     target = as_target(task, trained, workspace)
-    model = _restored(target, place)
-    round_for_good(model, workspace.backbone.tensor_names, place.dtype)
+    with full_memory_explained(f"load {task.name}@{target.run}", "give device='cpu'"):
+        model = restore(trained, task, workspace).to(place.device)
+        round_for_good(model, workspace.backbone.tensor_names, place.dtype)
     return Model(target, model, place)
-
-
-def _restored(target: Target, place: OneDevice) -> TransferModel:
-    with full_memory_explained(f"load {target.task.name}@{target.run}", "give device='cpu'"):
-        return restore(target.trained, target.task, target.workspace).to(place.device)
 
 
 def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:

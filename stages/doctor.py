@@ -6,7 +6,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -30,7 +30,7 @@ from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, on_gpu, resolve_precision
 from pipeline.training.memory import free_bytes, free_host_bytes
-from stages.runs import Runs
+from stages.runs import Need, Runs
 
 State = Literal["ok", "note", "problem"]
 
@@ -261,6 +261,7 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     ledger = Ledger(reports)
     try:
         runs = Runs(reports, store)
+        uses = runs.uses  # before the problems, which then tell of damaged studies and ensembles too
         records, problems, unfinished = runs.records, runs.problems, runs.unfinished
     except OSError as error:
         yield Finding("problem", "ledger", f"{ledger.root}: {error.strerror}", "make it readable, or give --reports")
@@ -285,21 +286,23 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     if lost:
         text = f"artifacts of {len(lost)} finished runs are not in {store}, first {lost[0]}"
         yield Finding("note", "ledger", text, "they are trained again when they are asked for, or store import them")
-    yield from _ensembles(runs, {*lost, *(record.run for record in without_weights)})
+    kept = {artifact.manifest.run for artifact in runs.store.artifacts()}
+    gone = {*lost, *(record.run for record in without_weights), *(uses.keys() - records.keys() - kept)}
+    yield from _ensembles(uses, gone)
     staged = [folder for root in (reports, store) for folder in leftovers(root)]
     if staged:
         text = f"{len(staged)} half-written files of killed commands, first {staged[0]}"
         yield Finding("note", "leftovers", text, CLEARED)
 
 
-def _ensembles(runs: Runs, lost: Collection[str]) -> Iterator[Finding]:
-    """The ensembles that cannot predict, since runs that are members are gone, or their models ``lost``."""
-    gone = defaultdict[str, list[str]](list)
-    for run, needs in runs.uses.items():
-        for need in needs:
-            if need.kind == "ensemble" and (run in lost or run not in runs.records):
-                gone[need.name].append(run)
-    for name, members in sorted(gone.items()):
+def _ensembles(uses: Mapping[str, Sequence[Need]], gone: Collection[str]) -> Iterator[Finding]:
+    """The ensembles that cannot predict, since models of their members are ``gone``."""
+    lacking = defaultdict[str, list[str]](list)
+    for run in gone:
+        for need in uses.get(run, ()):
+            if need.kind == "ensemble":
+                lacking[need.name].append(run)
+    for name, members in sorted(lacking.items()):
         text = f"ensemble {name} cannot predict: members without their models: {', '.join(few(sorted(members)))}"
         yield Finding("problem", "ensembles", text, "train them again, or make the ensemble of other runs")
 

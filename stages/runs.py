@@ -67,12 +67,11 @@ class Runs:
                 for run, cells in _cells_in(folder / "study.json").items():
                     more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
                     uses[run].append(Need("study", folder.name, f"{cells[0]}{more}"))
-        ensembles = Ensembles(self.reports)
-        for folder in self._inside(ensembles.root):
-            with noted(self._unread):
-                ensemble = ensembles.find(folder.name)
-                for member in ensemble.members if ensemble is not None else ():
-                    uses[member.run].append(Need("ensemble", folder.name, f"weight {member.weight:.3f}"))
+        ensembles, unread = Ensembles(self.reports).read_all()
+        self._unread += unread
+        for ensemble in ensembles:
+            for member in ensemble.members:
+                uses[member.run].append(Need("ensemble", ensemble.name, f"weight {member.weight:.3f}"))
         return uses
 
     def _inside(self, folder: Path) -> list[Path]:
@@ -231,7 +230,7 @@ class Need:
             case "study":
                 return f"report --study {self.name} fails until compare trains it again ({self.detail})"
             case "ensemble":
-                return f"predict --using ensemble:{self.name} fails"
+                return f"predict --using ensemble:{self.name} fails, unless the store has the artifact"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" ({self.detail})" if self.detail else "")

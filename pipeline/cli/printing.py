@@ -57,7 +57,7 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     if record.anchor and record.anchor != record.task:
         lines.append(f"initialised from the adapter of {record.anchor}")
     if record.gates:
-        lines.append(_sources_taken(record))
+        lines += _gates(record)
     if shares:
         kept = {source.task for source in record.sources} | ({record.task} if record.recipe.trains_own else set())
         for what, names in (("keeps", kept), ("leaves out", shares.keys() - kept)):
@@ -70,15 +70,19 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     print_result(lines, record.summary(), as_json)
 
 
-def _sources_taken(record: RunRecord) -> str:
-    """The sources that linear probes opened a gate for, and those that they left out."""
-    offered = dict.fromkeys(source["task"] for source in record.chosen_from if source["task"] != record.task)
-    taken = {task: gate for task, gate in record.gates.items() if task != record.task and gate}
-    if not taken:
-        return "linear probes found no source that helps: the fusion began as the target's own adapter alone"
-    left_out = [task for task in offered if task not in taken]
-    more = f"; left out, as linear probes gained nothing from them: {', '.join(left_out)}" if left_out else ""
-    return f"gates began at {gates_text(taken)}{more}"
+def _gates(record: RunRecord) -> Iterator[str]:
+    """The gates that linear probes opened, and the sources for which they opened none."""
+    opened = {task: gate for task, gate in record.gates.items() if gate}
+    if opened:
+        yield f"gates began at {gates_text(opened)}"
+    elif record.anchor not in (None, record.task):
+        yield "linear probes found no further source that helps"
+    else:
+        own = "the backbone" if record.recipe.gated.own == "none" else "the target's own adapter"
+        yield f"linear probes found no source that helps: the fusion began as {own} alone"
+    offered = dict.fromkeys(source["task"] for source in record.chosen_from)
+    if left := [task for task in offered if task not in (*opened, record.anchor, record.task)]:
+        yield f"without a gate: {', '.join(few(left))}"
 
 
 def print_predictions(table: PredictedTable, as_json: bool) -> None:

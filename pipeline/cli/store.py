@@ -48,7 +48,7 @@ def store_remove(
     """
     from pipeline.records.ensembles import Ensembles  # it loads pandas
 
-    print_lines(f"removed {Store(store).remove(run, force, Ensembles(reports).users_of(run))}")
+    print_lines(f"removed {Store(store).remove(run, force, Ensembles(reports).why_kept(run))}")
 
 
 @store_app.command(name="export")

@@ -82,8 +82,8 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
 
     Args:
         file: The TOML file, or the folder with it and the splits.
-        backbone: Hub id or folder of an encoder, to count the tokens that max_length cuts off (of pipeline.toml, else
-            off).
+        backbone: Hub id or folder of an encoder, to count the tokens that max_length cuts off (that of pipeline.toml;
+            without one, tokens are not counted).
     """
     if not file.is_dir():
         if not file.exists() and (folder := next((data / file for data in _data() if (data / file).is_dir()), None)):
@@ -96,7 +96,8 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
         return
     from stages.check_task import check_task
 
-    print(check_task(file, backbone or next(iter(settings().get("backbone", [])), None)))
+    usual = next(iter(settings().get("backbone", [])), None)
+    print(check_task(file, backbone or usual, is_asked=backbone is not None))
 
 
 def _data() -> list[Path]:

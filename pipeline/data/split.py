@@ -61,7 +61,7 @@ def _too_few(rows: pd.DataFrame, groups: Sequence[np.ndarray], parts: int) -> st
             f"label {shortened(second)} has" if len(texts) == 2 else f"no label but {shortened(first)} has more than"
         )
         what = f"{which} {least} different text{'' if least == 1 else 's'},"
-    remedy = ", or --split 80/20 for train and dev alone" if parts > 2 else ""
+    remedy = ", or --split 80/20 for train and dev alone" if parts > 2 and least > 1 else ""
     return f"{what} too few for {parts} splits with two labels in each: give more rows{remedy}"
 
 

@@ -24,7 +24,8 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
     Raises:
         RuntimeError: something has changed a frozen weight in the block.
     """
-    originals = round_for_good(model, pretrained, dtype)
+    originals = {} if dtype is None else {each: each.data for each in _of_linear_layers(model, pretrained)}
+    round_for_good(model, pretrained, dtype)
     try:
         yield
         for parameter, original in originals.items():
@@ -35,26 +36,31 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
             parameter.data = original.to(parameter.device)
 
 
-def round_for_good(
-    model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | None
-) -> dict[nn.Parameter, torch.Tensor]:
-    """As :func:`rounded`, for a model that only predicts from now on: a short text then takes a third less time.
-
-    Returns:
-        What the rounded parameters held before.
-    """
-    originals = {} if dtype is None else _of_linear_layers(model, pretrained)
-    for parameter, original in originals.items():
-        parameter.data = original.to(dtype)
-    return originals
+def round_for_good(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | None) -> None:
+    """As :func:`rounded`, for a model that only predicts from now on; see :func:`lifted`."""
+    for parameter in () if dtype is None else _of_linear_layers(model, pretrained):
+        parameter.data = parameter.data.to(dtype)
 
 
-def _of_linear_layers(model: nn.Module, pretrained: Collection[str]) -> dict[nn.Parameter, torch.Tensor]:
-    """The frozen weights and biases of the encoders' own linear layers, and what they hold."""
-    return {
-        parameter: parameter.data
+@contextmanager
+def lifted(model: nn.Module) -> Iterator[None]:
+    """Within the block, hold rounded weights in fp32, with their rounded values: for passes without autocast."""
+    held = {each: each.data for each in model.parameters() if each.dtype in (torch.bfloat16, torch.float16)}
+    for parameter, data in held.items():
+        parameter.data = data.float()
+    try:
+        yield
+    finally:
+        for parameter, data in held.items():
+            parameter.data = data
+
+
+def _of_linear_layers(model: nn.Module, pretrained: Collection[str]) -> list[nn.Parameter]:
+    """The frozen weights and biases of the encoders' own linear layers."""
+    return [
+        parameter
         for path, module in model.named_modules()
         if isinstance(module, nn.Linear)
         for name, parameter in module.named_parameters(recurse=False)
         if not parameter.requires_grad and f".{path}.{name}".rpartition(".backbone.")[2] in pretrained
-    }
+    ]

@@ -11,8 +11,8 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.atomic import new_folder, write_json
-from pipeline.system.errors import PipelineError
-from pipeline.system.reading import present, read_model
+from pipeline.system.errors import PipelineError, noted
+from pipeline.system.reading import present, read_model, reading
 
 ChosenOn = Literal["half", "all", "dev"]
 """One half of dev, and the other scores; all of dev; or all of dev where the runs are scored on other rows."""
@@ -99,18 +99,23 @@ class Ensembles:
     def names(self) -> list[str]:
         return sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))
 
-    def users_of(self, run: str) -> list[str]:
-        """The ensembles with a member ``run``, and those that cannot be read, which may have it."""
-        users = []
-        for name in self.names():
-            try:
-                record = self.find(name)
-            except PipelineError:
-                users.append(f"{name} (cannot be read)")
-            else:
-                if record is not None and any(member.run == run for member in record.members):
-                    users.append(name)
-        return users
+    def read_all(self) -> tuple[list[EnsembleRecord], list[str]]:
+        """Every ensemble by name, and why others cannot be read. A glob would not say that a folder cannot."""
+        folders, records, problems = list[Path](), list[EnsembleRecord](), list[str]()
+        with noted(problems), reading(self.root):
+            folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
+        for folder in folders:
+            with noted(problems):
+                if (record := self.find(folder.name)) is not None:
+                    records.append(record)
+        return records, problems
+
+    def why_kept(self, run: str) -> list[str]:
+        """Why ensembles need the model of ``run``, or may need it."""
+        records, problems = self.read_all()
+        users = [record.name for record in records if any(member.run == run for member in record.members)]
+        reasons = [f"run {run} is a member of the ensemble in {self.root / name}" for name in users]
+        return reasons + [f"cannot tell whether an ensemble needs run {run}: {problem}" for problem in problems]
 
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""

@@ -245,15 +245,14 @@ class Store:
         raise_all(str(self.root), problems)
         return len(folders)
 
-    def remove(self, run: str, force: bool = False, ensembles: Sequence[str] = ()) -> Path:
+    def remove(self, run: str, force: bool = False, kept_for: Sequence[str] = ()) -> Path:
         """Delete an artifact, even a damaged one; returns its folder.
 
         Args:
-            ensembles: those that it is a member of.
+            kept_for: why what is not in the store needs it.
 
         Raises:
-            PipelineError: an ensemble or a fusion needs it, or a fusion that cannot be read may; ``force`` makes that a
-                warning.
+            PipelineError: something needs it, or a fusion that cannot be read may; ``force`` makes that a warning.
         """
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
@@ -262,9 +261,7 @@ class Store:
         if len(folders) > 1:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} is in {listed}: delete the wrong one by hand")
-        reasons = [f"run {run} is a member of {_named('ensemble', ensembles)}"] if ensembles else []
-        if reason := self._why_kept(folders[0]):
-            reasons.append(reason)
+        reasons = [*kept_for, *filter(None, [self._why_kept(folders[0])])]
         if reasons and not force:
             raise PipelineError(f"{'; '.join(reasons)}: remove what needs it first, or give --force")
         for reason in reasons:
@@ -277,7 +274,7 @@ class Store:
         if not folder.is_relative_to(self.root / "adapters"):  # no fusion is part of another
             return ""
         if users := self.users_of(folder.name):
-            return f"adapter {folder.name} is part of {_named('fusion', users)}"
+            return f"adapter {folder.name} is part of {_fusions(users)}"
         _, problems = self._listed()
         unread = [problem for place, problem in problems.items() if place.is_relative_to(self.root / "fusions")]
         return f"cannot tell whether a fusion needs adapter {folder.name}: {unread[0]}" if unread else ""
@@ -289,7 +286,7 @@ class Store:
         if users := self.users_of(manifest.run, unless=manifest.digest):
             raise PipelineError(
                 f"adapter {manifest.run} in {self.root} differs from the new one, and is part of"
-                f" {_named('fusion', users)}: remove what needs it first (python -m pipeline store remove RUN)"
+                f" {_fusions(users)}: remove what needs it first (python -m pipeline store remove RUN)"
             )
 
     def _listed(self) -> tuple[list[Artifact], dict[Path, str]]:
@@ -342,8 +339,8 @@ def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
     return Artifact(folder=folder, manifest=manifest)
 
 
-def _named(kind: str, names: Sequence[str]) -> str:
-    return f"{kind}{'' if len(names) == 1 else 's'} {', '.join(names)}"
+def _fusions(runs: Sequence[str]) -> str:
+    return f"fusion{'' if len(runs) == 1 else 's'} {', '.join(runs)}"
 
 
 def _subfolders(folder: Path) -> list[Path] | None:

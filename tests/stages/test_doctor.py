@@ -178,11 +178,20 @@ def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, pla
 def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
     save_ensemble(place / "reports", "both", RUN)
     assert lines_of("ensembles", diagnosis()[1]) == []
+    save_ensemble(place / "reports", "both", RUN, SST)
+    assert lines_of("ensembles", diagnosis()[1]) == []  # no record, but an artifact
     save_ensemble(place / "reports", "both", RUN, "e" * 12)
     ((state, text),) = lines_of("ensembles", diagnosis()[1])
     assert state == "problem" and text.startswith(
         f"ensemble both cannot predict: members without their models: {'e' * 12} "
     )
+
+
+def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
+    save_ensemble(place / "reports", "both", RUN)
+    (place / "reports" / "ensembles" / "both" / "ensemble.json").write_text("{")
+    found = [text for state, text in lines_of("ledger", diagnosis()[1]) if state == "problem"]
+    assert len(found) == 1 and "ensembles/both/ensemble.json: " in found[0]
 
 
 def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:

@@ -482,6 +482,10 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     assert "longer than" not in run("tasks", "check", "mine")[1]
     (made.parent / "pipeline.toml").write_text(f'backbone = "{backbone_folder}"\n')
     assert "longer than 34 tokens" in run("tasks", "check", "mine")[1]
+    (made.parent / "pipeline.toml").write_text('backbone = "no/such-encoder"\n')
+    status, out, _ = run("tasks", "check", "mine")
+    assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")
+    assert run("tasks", "check", "mine", "--backbone", "no/such-encoder")[0] == 2
     assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
 
 

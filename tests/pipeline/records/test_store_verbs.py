@@ -115,8 +115,11 @@ def test_a_member_of_an_ensemble_is_removed_only_by_force(verb: Run, store: Stor
     for name in ("one", "other", "unread"):
         save_ensemble(reports, name, SST if name == "one" else OTHER)
     (reports / "ensembles" / "unread" / "ensemble.json").write_text("{")
-    needed = f"run {SST} is a member of ensembles one, unread (cannot be read)"
-    status, out, error = verb("remove", SST, "--reports", reports)
-    assert (status, out, error) == (2, [], [f"error: {needed}: remove what needs it first, or give --force"])
-    status, out, error = verb("remove", SST, "--reports", reports, "--force")
-    assert (status, error) == (0, [f"warning: {needed}"]) and store.find(SST) is None
+    member = f"run {SST} is a member of the ensemble in {reports / 'ensembles' / 'one'}"
+    unread = f"cannot tell whether an ensemble needs run {SST}: {reports / 'ensembles' / 'unread' / 'ensemble.json'}: "
+    status, out, (error,) = verb("remove", SST, "--reports", reports)
+    assert (status, out) == (2, []) and error.startswith(f"error: {member}; {unread}")
+    assert error.endswith(": remove what needs it first, or give --force")
+    status, out, errors = verb("remove", SST, "--reports", reports, "--force")
+    assert (status, errors[0]) == (0, f"warning: {member}") and errors[1].startswith(f"warning: {unread}")
+    assert store.find(SST) is None
