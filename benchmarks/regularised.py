@@ -75,7 +75,7 @@ def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> S
         outputs: Tensor = model(**inputs_of(piece.batch))
         return outputs
 
-    regularised = Regularised(run.recipe, model, forward, lambda _: class_divergence, lambda _: model.backbone)
+    regularised = Regularised(run.recipe, model, forward, lambda _: class_divergence, lambda _: model.encoders)
     terms = terms_of(regularised).of_outputs
     for term in terms:
         term.start({})
