@@ -1,4 +1,4 @@
-"""The runs of a reports folder: what each is, what needs it, how two differ."""
+"""The runs of a reports folder: what each is, and what needs it."""
 
 import math
 from collections import defaultdict
@@ -17,9 +17,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Store
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.runs import difference_of_tables
 from pipeline.settings.rows import Method
-from pipeline.stats.paired import Comparison
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import PipelineError, few, noted
 from pipeline.system.reading import present, read_model, reading
@@ -150,33 +148,6 @@ class Runs:
                 curve.append(CurvePoint(float(epoch), float(loss) if math.isfinite(loss) else None, float(dev)))
         size, uses = size_of(self.ledger.folder(run)), tuple(self.uses.get(run, ()))
         return RunDescription(record, size, tuple(curve), uses, tuple(problems))
-
-    def compare(self, run: str, reference: str) -> "RunComparison":
-        """How two runs differ in settings and scores, with a paired test on each task that both were scored on."""
-        ours, theirs = self.named(run), self.named(reference)
-        if ours.run == theirs.run:
-            raise PipelineError(f"runs compare: {run} twice: name two runs")
-        first, second = _all_settings(ours), _all_settings(theirs)
-        keys = dict.fromkeys((*first, *second))
-        differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
-        shared = [task for task in ours.scores if task in theirs.scores]
-        scores = tuple(self._compare_scores(task, ours, theirs, len(shared)) for task in shared)
-        return RunComparison(ours, theirs, differing, scores)
-
-    def _compare_scores(self, task: str, ours: RunRecord, theirs: RunRecord, family: int) -> "TaskComparison":
-        first, second = ours.score(task), theirs.score(task)
-        if first.metric != second.metric:
-            return TaskComparison(task, first.value, second.value, why_untested="their metrics differ")
-        try:
-            tables = [self.ledger.predictions(each.run, task) for each in (ours, theirs)]
-        except PipelineError as error:
-            return TaskComparison(task, first.value, second.value, first.metric, why_untested=str(error))
-        difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
-        if difference is None:
-            return TaskComparison(
-                task, first.value, second.value, first.metric, why_untested="they were scored on different rows"
-            )
-        return TaskComparison(task, first.value, second.value, first.metric, difference.comparison(family))
 
     def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
         """Delete the folders of ``runs``, which nothing but these may need.
@@ -314,40 +285,6 @@ class RunDescription:
 
 
 @dataclass(frozen=True)
-class TaskComparison:
-    """Two runs on one task; ``test`` is None where their predictions cannot be paired."""
-
-    task: str
-    first: float
-    second: float
-    metric: str = "different metrics"
-    test: Comparison | None = None
-    why_untested: str = ""
-
-    def summary(self) -> dict[str, Any]:
-        values = {key: value for key, value in asdict(self).items() if key != "test"}
-        test = None if self.test is None else {**asdict(self.test), "verdict": self.test.verdict}
-        return {**values, "test": test}
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """Two runs: the settings that differ, and the scores on the tasks that both were scored on."""
-
-    first: RunRecord
-    second: RunRecord
-    settings: dict[str, tuple[Any, Any]]
-    scores: tuple[TaskComparison, ...]
-
-    def summary(self) -> dict[str, Any]:
-        return {
-            "runs": [self.first.run, self.second.run],
-            "settings": self.settings,
-            "scores": [score.summary() for score in self.scores],
-        }
-
-
-@dataclass(frozen=True)
 class Removal:
     removed: tuple[str, ...]
     bytes: int
@@ -374,30 +311,6 @@ def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:
     last = len(curve) - 1
     places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
     return (point for place, point in enumerate(curve) if place in places or point.epoch == best)
-
-
-def _all_settings(record: RunRecord) -> dict[str, Any]:
-    """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
-    settings: dict[str, Any] = {
-        "kind": record.kind,
-        "task": record.task,
-        "seed": record.seed,
-        "backbone": f"{record.backbone} ({(record.backbone_weights or '')[:8]})",
-        "start candidates" if record.start_candidates else "sources": ", ".join(
-            f"{source.task}@{source.run}" for source in record.sources
-        )
-        or None,
-        "anchor": record.anchor,
-        "start": record.identity.get("start"),
-    }
-    for task in record.trained_on:
-        start = f"{task}." if len(record.trained_on) > 1 else ""
-        score, rows = record.scores[task], record.fingerprints(task)
-        settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
-        settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
-        settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
-    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
-    return settings | {key: record.provenance.get(key) for key in made}
 
 
 def _moment(text: str) -> str:

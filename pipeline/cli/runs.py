@@ -6,14 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
-from pipeline.cli.printing import (
-    print_described_run,
-    print_result,
-    print_run_comparison,
-    print_runs,
-    print_usage,
-    size_text,
-)
+from pipeline.cli.printing import print_result, print_usage, size_text
+from pipeline.cli.printing_runs import print_described_run, print_run_comparison, print_runs
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, one_line
@@ -81,9 +75,10 @@ def runs_compare(
     json: Json = False,
 ) -> None:
     """Two runs: the settings that differ, the scores, and a paired test if both kept predictions of the same rows."""
+    from stages.run_comparison import compare_runs
     from stages.runs import Runs
 
-    print_run_comparison(Runs(reports, store).compare(run, reference), json)
+    print_run_comparison(compare_runs(Runs(reports, store), run, reference), json)
 
 
 @runs_app.command(name="remove")

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from hypothesis import strategies as st
 
-from pipeline.cli.printing import print_described_run, print_run_comparison
+from pipeline.cli.printing_runs import print_described_run, print_run_comparison
 from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
@@ -32,6 +32,7 @@ from stages.disk_usage import usage_of
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
+from stages.run_comparison import compare_runs
 from stages.runs import Runs
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import NAMES, as_bytes, damaged_bytes, texts
@@ -85,7 +86,7 @@ def use(reports: Path, run: str) -> None:
         others = (other for other in listed if other != named)
         print_described_run(runs_here.described(named), as_json=True)
         for other in others:
-            print_run_comparison(runs_here.compare(named, other), as_json=True)
+            print_run_comparison(compare_runs(runs_here, named, other), as_json=True)
     usage_of(runs_here)
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in TRAITS]

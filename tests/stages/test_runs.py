@@ -23,6 +23,7 @@ from pipeline.settings.rows import Method
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
+from stages.run_comparison import compare_runs
 from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save, save_ensemble
@@ -517,7 +518,7 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
     ]
     runs = Runs(workspace.reports, workspace.store_root)
     assert [row.record.run for row in runs.listed(sort="task")] == [each.run for each in records]
-    found = runs.compare(records[0].run, records[1].run)
+    found = compare_runs(runs, records[0].run, records[1].run)
     assert {"seed"} <= set(found.settings) <= {"seed", "train (fingerprint)"}
     assert found.scores[0].test is not None
     description = runs.described(records[0].run)

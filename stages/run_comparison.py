@@ -1,0 +1,99 @@
+"""How two finished runs differ: their settings, and a paired test on each task that both were scored on."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.reporting.runs import difference_of_tables
+from pipeline.stats.paired import Comparison
+from pipeline.system.errors import PipelineError
+from stages.runs import Runs
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """Two runs on one task; ``test`` is None where their predictions cannot be paired."""
+
+    task: str
+    first: float
+    second: float
+    metric: str = "different metrics"
+    test: Comparison | None = None
+    why_untested: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        values = {key: value for key, value in asdict(self).items() if key != "test"}
+        test = None if self.test is None else {**asdict(self.test), "verdict": self.test.verdict}
+        return {**values, "test": test}
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Two runs: the settings that differ, and the scores on the tasks that both were scored on."""
+
+    first: RunRecord
+    second: RunRecord
+    settings: dict[str, tuple[Any, Any]]
+    scores: tuple[TaskComparison, ...]
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "runs": [self.first.run, self.second.run],
+            "settings": self.settings,
+            "scores": [score.summary() for score in self.scores],
+        }
+
+
+def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
+    """How two runs differ in settings and scores, with a paired test on each task that both were scored on."""
+    ours, theirs = runs.named(run), runs.named(reference)
+    if ours.run == theirs.run:
+        raise PipelineError(f"runs compare: {run} twice: name two runs")
+    first, second = _all_settings(ours), _all_settings(theirs)
+    keys = dict.fromkeys((*first, *second))
+    differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+    shared = [task for task in ours.scores if task in theirs.scores]
+    scores = tuple(_compare_scores(task, ours, theirs, len(shared), runs.ledger) for task in shared)
+    return RunComparison(ours, theirs, differing, scores)
+
+
+def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger) -> TaskComparison:
+    """Their scores on a task, tested as one of ``family`` comparisons where their predictions can be paired."""
+    first, second = ours.score(task), theirs.score(task)
+    if first.metric != second.metric:
+        return TaskComparison(task, first.value, second.value, why_untested="their metrics differ")
+    try:
+        tables = [ledger.predictions(each.run, task) for each in (ours, theirs)]
+    except PipelineError as error:
+        return TaskComparison(task, first.value, second.value, first.metric, why_untested=str(error))
+    difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
+    if difference is None:
+        return TaskComparison(
+            task, first.value, second.value, first.metric, why_untested="they were scored on different rows"
+        )
+    return TaskComparison(task, first.value, second.value, first.metric, difference.comparison(family))
+
+
+def _all_settings(record: RunRecord) -> dict[str, Any]:
+    """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
+    settings: dict[str, Any] = {
+        "kind": record.kind,
+        "task": record.task,
+        "seed": record.seed,
+        "backbone": f"{record.backbone} ({(record.backbone_weights or '')[:8]})",
+        "start candidates" if record.start_candidates else "sources": ", ".join(
+            f"{source.task}@{source.run}" for source in record.sources
+        )
+        or None,
+        "anchor": record.anchor,
+        "start": record.identity.get("start"),
+    }
+    for task in record.trained_on:
+        start = f"{task}." if len(record.trained_on) > 1 else ""
+        score, rows = record.scores[task], record.fingerprints(task)
+        settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
+        settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
+        settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
+    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
+    return settings | {key: record.provenance.get(key) for key in made}
