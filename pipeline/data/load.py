@@ -15,7 +15,8 @@ from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
-_OTHER_ROWS = "; --scoring half scores a half of dev instead"
+_OTHER_ROWS: dict[Split, str] = {"test": "; --scoring half scores a half of dev instead"}
+"""By the split that is missing, what to score in its place."""
 
 
 def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
@@ -58,8 +59,9 @@ def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
     stem = getattr(task.files, split)
     folder, files = _files_of(task, data, stem)
     if not files:
-        remedy = _OTHER_ROWS if split == "test" else ""
-        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}{remedy}")
+        raise PipelineError(
+            f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}{_OTHER_ROWS.get(split, '')}"
+        )
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
@@ -88,8 +90,8 @@ def _hub_of(task: Task) -> Hub:
 def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFrame:
     """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
     if split not in hub.splits:
-        remedy = _OTHER_ROWS if split == "test" else ""
-        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR{remedy}")
+        remedy = f"give the files with --data DIR{_OTHER_ROWS.get(split, '')}"
+        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: {remedy}")
     # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
 

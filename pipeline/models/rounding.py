@@ -25,7 +25,8 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
         RuntimeError: something has changed a frozen weight in the block.
     """
     originals = {} if dtype is None else {each: each.data for each in _of_linear_layers(model, pretrained)}
-    round_for_good(model, pretrained, dtype)
+    for parameter, original in originals.items():
+        parameter.data = original.to(dtype)
     try:
         yield
         for parameter, original in originals.items():
