@@ -147,7 +147,7 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
     target = Path(os.path.realpath(path))  # not a link is replaced, but what it points to
     make_folder(target.parent)
     with writing(path):
-        if target.exists() and not (target.is_file() or target.is_dir()):
+        if not _may_be_replaced(target):
             raise PipelineError(f"cannot write {path}: not a regular file, which it would replace: name another place")
         clear_leftovers(target.parent, target.name)
         staging, lock = _locked_staging(target)
@@ -156,6 +156,15 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
                 yield target, staging
             finally:
                 _dispose(staging, target)
+
+
+def _may_be_replaced(target: Path) -> bool:
+    """Whether there is nothing, a file or a folder. It is asked for once: another writer may rename in between."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:

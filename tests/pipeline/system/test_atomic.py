@@ -273,6 +273,24 @@ def test_processes_that_write_one_folder_at_once_all_succeed(how: str, tmp_path:
     assert (tmp_path / "folder" / "one").read_text().endswith(" 149")
 
 
+TAKE_AWAY_AND_PUT_BACK = """
+folder = ROOT / "folder"
+folder.mkdir()
+print("ready", flush=True)
+while True:
+    folder.rename(ROOT / "away")
+    (ROOT / "away").rename(folder)
+"""
+
+
+def test_a_folder_that_another_process_renames_is_never_taken_for_a_pipe(tmp_path: Path) -> None:
+    with in_a_process(TAKE_AWAY_AND_PUT_BACK, tmp_path) as process:
+        assert line_of(process) == "ready"
+        for _ in range(1000):
+            check_writable(tmp_path / "folder")
+        assert process.poll() is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
 def test_a_reader_never_misses_a_folder_that_is_replaced(tmp_path: Path) -> None:
     with new_folder(tmp_path / "folder") as new:
