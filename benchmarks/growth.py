@@ -3,6 +3,7 @@
 import time
 
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
 from stages.demo_tasks import write_tasks
@@ -106,7 +107,7 @@ def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
         methods = ("frozen", "full", "sequential", "adapter", "fusion")
         values = {"name": "growth", "methods": methods, "targets": tasks[:2], "sources": tasks[2:]}
         sizes = {"seeds": range(count), "limit": 100, "recipe": {"bottleneck": 8}}
-        study = Study.parse(values | sizes, "growth")
+        study = parse_study(values | sizes, "growth")
 
         def plan(study: Study = study) -> int:
             # A workspace of its own each time: nothing is remembered from the round before.

@@ -7,6 +7,7 @@ from pathlib import Path
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.atomic import sha256_text
 from stages.compare.compare import compare, dry_run
@@ -46,7 +47,7 @@ def _study() -> Study:
     recipe = {"bottleneck": 8, "epochs": 1}
     methods, targets = ["full", "adapter"], ["tickets", "reviews"]
     values = {"name": _STUDY, "methods": methods, "targets": targets, "seeds": [1, 2], "limit": 32, "recipe": recipe}
-    return Study.parse({**values, "dev_limit": 32}, _STUDY)
+    return parse_study({**values, "dev_limit": 32}, _STUDY)
 
 
 def _workspace(backbone: Path, data: Path, reports: Path) -> Workspace:

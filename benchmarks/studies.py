@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.study import Study
+from pipeline.settings.parse_study import parse_study
 from stages.compare.compare import dry_run
 from stages.compare.estimate import Estimate
 from stages.compare.plan import in_order, jobs_of, plan
@@ -41,7 +41,7 @@ def run(setting: Setting) -> Report:
 def _row(setting: Setting, data: Path, tasks: list[str], name: str) -> Row:
     methods = _METHODS[name]
     values = {"name": "scaling", "methods": methods, "targets": tasks, "seeds": [1], "recipe": {"bottleneck": 8}}
-    study = Study.parse(values, "scaling")
+    study = parse_study(values, "scaling")
     places = Workspace(
         str(backbone_folder(setting, NANO)),
         data,
@@ -54,7 +54,7 @@ def _row(setting: Setting, data: Path, tasks: list[str], name: str) -> Row:
     seconds = time.process_time() - started
     estimate, jobs = Estimate(places), in_order(jobs_of(study, plan(study)).values())
     work = {kind: sum(estimate.work(job).training for job in jobs if job.kind == kind) for kind in methods}
-    tuned = Study.parse({**values, "methods": ["full"]}, "scaling")
+    tuned = parse_study({**values, "methods": ["full"]}, "scaling")
     single = sum(estimate.work(job).training for job in in_order(jobs_of(tuned, plan(tuned)).values()))
     return {
         "tasks": len(tasks),

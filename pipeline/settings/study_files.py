@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.raw import listed
 from pipeline.settings.recipe import table
 from pipeline.settings.study import Study
@@ -17,7 +18,7 @@ def read_study(
 ) -> Study:
     """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
 
-    ``recipe`` is over the recipes of all its rows, as ``given`` is in :meth:`Study.parse`.
+    ``recipe`` is over the recipes of all its rows, as ``given`` is in :func:`parse_study`.
 
     What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
     whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
@@ -43,7 +44,7 @@ def read_study(
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
     flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
     given = ", ".join([*flags, *(["training options"] if recipe else [])])
-    return Study.parse({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
+    return parse_study({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
 
 
 def name_of_study(study: str) -> str:

@@ -14,6 +14,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
@@ -37,7 +38,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             tasks.append(workspace.task(name))
     unknown = tuple(problems)
     problems += published_mistakes(study)
-    study = study.with_task_names(lambda name: _name_of(name, workspace))
+    study = with_task_names(study, lambda name: _name_of(name, workspace))
     problems += _read_before(study, workspace)
     sizes: dict[str, int] = {}
     for task in tasks:

@@ -18,8 +18,8 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, SourceRun, Store
 from pipeline.records.studies import Entry, StudyResult
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study import Study
 from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid
 
 ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
@@ -64,7 +64,7 @@ def _save(store: Store, run: str, task: str, kind: Any, sources: tuple[SourceRun
 def make_reports(root: Path) -> Ledger:
     """A study of two methods and two seeds on one task, its runs, and an ensemble of them."""
     ledger, entries = Ledger(root), []
-    study = Study.parse({"name": "own", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
+    study = parse_study({"name": "own", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
     for run, (method, seed) in zip(RUNS, CELLS, strict=True):
         ledger.finish(_record(run, method, seed), _curve(), {"sst": predictions(seed), "sts": predictions(0)})
         entries.append(Entry(method=method, target="sst", seed=seed, run=run, total_seconds=1.0))

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.settings.study_files import read_study
@@ -50,7 +51,7 @@ def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
             return
         in_order(job_of(study, cell) for cell in plan(study))
         assert Study.model_validate_json(study.model_dump_json()) == study
-        assert study.with_task_names(lambda name: name) == study
+        assert with_task_names(study, lambda name: name) == study
         with suppress(PipelineError):
             given = {key: value for key, value in recipe.items() if value is not None}
             study = read_study("own.toml", folder, changed, given)

@@ -15,8 +15,8 @@ from pipeline.reporting.figures.attention import attention_drawing, attention_ma
 from pipeline.reporting.figures.drawing import drawing_style, write
 from pipeline.reporting.runs import AttentionMap, StudyRuns
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study import Study
 from pipeline.system.atomic import write_json
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
@@ -45,7 +45,7 @@ def records(place: Workspace, quick: Callable[..., Recipe]) -> dict[str, RunReco
 
 @pytest.fixture
 def result(place: Workspace, records: dict[str, RunRecord]) -> Iterator[StudyResult]:
-    study = Study.parse(
+    study = parse_study(
         {
             "name": "looks",
             "methods": list(records),

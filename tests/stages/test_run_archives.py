@@ -14,7 +14,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, StudyResult
-from pipeline.settings.study import Study
+from pipeline.settings.parse_study import parse_study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from stages.run_archives import KeptRun, export_runs, import_runs
@@ -42,7 +42,7 @@ def records_in(reports: Path) -> dict[str, bytes]:
 
 
 def write_study(reports: Path, *runs: str, trials: tuple[str, ...] = ()) -> None:
-    study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
+    study = parse_study({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
     cells = enumerate(runs, 1)
     entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run, trials=trials) for seed, run in cells)
     result = StudyResult(study=study, backbone="nano", entries=entries)

@@ -18,9 +18,9 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun, Store
 from pipeline.records.studies import Entry, StudyResult
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
-from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.run_comparison import compare_runs
@@ -84,7 +84,7 @@ def need_all(root: Path) -> None:
     """Let the store, a study and an ensemble need the second run, the ensemble the first too; the study has tried the
     later run."""
     save(Store(root / "store"), SECOND)
-    study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
+    study = parse_study({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
     entries = tuple(
         Entry(method="adapter", target="sst", seed=seed, run=SECOND, trials=(SECOND, LATER)) for seed in (1, 2)
     )

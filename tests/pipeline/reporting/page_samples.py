@@ -11,8 +11,8 @@ from pipeline.records.run_record import Cost, RunRecord, TaskScore
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
 from pipeline.reporting.report import Cell, Figure, Report, Table
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study import Study
 
 HOSTILE = (
     "\"'><script>window.hostile = 1</script><img src=x onerror='window.hostile = 2'>"
@@ -69,7 +69,7 @@ def hostile(text: str) -> str:
 
 def sample_report(folder: Path, text: Callable[[str], str] = plain) -> Report:
     """A report with its figures drawn into ``folder``; every text that is not a name goes through ``text``."""
-    study = Study.parse(
+    study = parse_study(
         {
             "name": "sample",
             "description": text("Every method on the same rows"),

@@ -14,6 +14,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line, StudyResult
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
@@ -198,7 +199,7 @@ def _table(predictions: np.ndarray, labels: np.ndarray, apart: bool) -> pd.DataF
 def make(folder: Path, **keys: Any) -> Synthetic:
     """An empty study: ``make(tmp_path, methods=["full", "adapter"], targets=["sst"], seeds=[1])``."""
     values = {"name": "made", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1], **keys}
-    return Synthetic(folder / "reports", Study.parse(values, "test", known_tasks=["quora"]))
+    return Synthetic(folder / "reports", parse_study(values, "test", known_tasks=["quora"]))
 
 
 def in_turn(folder: Path, **keys: Any) -> Synthetic:

@@ -7,7 +7,7 @@ import pytest
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.figures import FIGURES
 from pipeline.reporting.text import TEXTS, amount_text, amounts, interval_text, paragraphs
-from pipeline.settings.study import Study
+from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import Comparison
 
 
@@ -33,7 +33,7 @@ def test_every_table_and_figure_has_a_title_and_what_is_said_below_it() -> None:
 @pytest.mark.parametrize(("study_seeds", "seeds", "fewer"), [([1], 1, ""), ([1, 2], 2, ""), ([1, 2], 1, ", one seed")])
 def test_an_amount_of_one_seed_says_so_in_a_study_of_several(study_seeds: list[int], seeds: int, fewer: str) -> None:
     """A study of one seed says it once, of the whole sentence."""
-    study = Study.parse({"name": "made", "methods": ["full"], "targets": ["sst"], "seeds": study_seeds}, "test")
+    study = parse_study({"name": "made", "methods": ["full"], "targets": ["sst"], "seeds": study_seeds}, "test")
     loss = Comparison(-0.013, 0.01, (-0.021, -0.004), seeds)
     assert interval_text(loss, study) == f"95 % CI -2.1 to -0.4{fewer}"
     assert amount_text(loss, study) == f"1.3 points (95 % CI 0.4 to 2.1{fewer})"

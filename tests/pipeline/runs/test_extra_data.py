@@ -8,8 +8,8 @@ import pytest
 from pipeline.data.task_data import Added
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from tests.runs import joint_run, single_run
 
@@ -58,7 +58,7 @@ def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace
 
 
 def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspace) -> None:
-    study = Study.parse(
+    study = parse_study(
         {
             "name": "more",
             "methods": ["full", "with-meals"],
@@ -93,5 +93,5 @@ def test_a_study_that_asks_for_rows_that_do_not_fit_is_refused_before_training(w
     from pipeline.system.errors import PipelineError
 
     with pytest.raises(PipelineError, match="its rows are pairs, and those of 'films' are one text"):
-        compare(Study.parse(values, "test"), workspace)
+        compare(parse_study(values, "test"), workspace)
     assert not Path(workspace.reports / "runs").exists() or not list((workspace.reports / "runs").glob("*/run.json"))

@@ -12,8 +12,8 @@ import pytest
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare
 from stages.predict import predict
@@ -105,7 +105,7 @@ def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, s
 
     def runs(keep: bool) -> dict[str, str]:
         own = {name: row | {"keep_weights": keep} for name, row in rows.items()}
-        result, _ = compare(Study.parse({**described, "rows": own}, "test"), dataclasses.replace(workspace))
+        result, _ = compare(parse_study({**described, "rows": own}, "test"), dataclasses.replace(workspace))
         return {entry.method: entry.run for entry in result.entries if entry.target == "films" and entry.run}
 
     unkept = runs(False)
@@ -129,7 +129,7 @@ def study_of(record: RunRecord, targets: list[str], place: Workspace) -> StudyRe
     """A study whose one row has ``record`` for every target."""
     described = {"name": "looks", "methods": ["multitask"], "targets": targets, "seeds": [1]}
     entries = tuple(Entry(method="multitask", target=target, seed=1, run=record.run) for target in targets)
-    return StudyResult(study=Study.parse(described, "test"), backbone=place.backbone_name, entries=entries)
+    return StudyResult(study=parse_study(described, "test"), backbone=place.backbone_name, entries=entries)
 
 
 @pytest.mark.parametrize(

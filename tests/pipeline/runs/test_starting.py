@@ -12,6 +12,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.probing import features_of
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
@@ -172,7 +173,7 @@ def small(**rows: dict[str, Any]) -> Study:
             **rows,
         },
     }
-    return Study.parse(values, "test")
+    return parse_study(values, "test")
 
 
 def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Workspace) -> None:

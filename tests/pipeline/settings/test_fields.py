@@ -6,6 +6,7 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Row
@@ -44,7 +45,7 @@ def test_true_is_no_number(model: type[BaseModel], name: str, value: Any) -> Non
 def test_all_mistakes_are_told_with_their_keys() -> None:
     given = {"name": "small", "methods": ["full"], "targets": ["sst"], "seeds": [2, True], "limit": True}
     with pytest.raises(PipelineError) as caught:
-        Study.parse({**given, "recipe": {"early_stopping_patience": True, "bottleneck": False}}, "small.toml")
+        parse_study({**given, "recipe": {"early_stopping_patience": True, "bottleneck": False}}, "small.toml")
     assert [line.strip() for line in str(caught.value).splitlines()] == [
         "small.toml: 4 problems",
         "seeds.1: write a number, not true or false (got True)",

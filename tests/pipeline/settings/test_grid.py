@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, shortened
 
@@ -11,7 +12,7 @@ SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "sweep"], "targets
 
 
 def parse(row: dict[str, Any], **changes: Any) -> Study:
-    return Study.parse(SMALL | {"rows": {"sweep": {"method": "full", **row}}} | changes, "small.toml")
+    return parse_study(SMALL | {"rows": {"sweep": {"method": "full", **row}}} | changes, "small.toml")
 
 
 def test_a_grid_is_a_row_for_every_combination_the_last_key_fastest() -> None:
@@ -23,7 +24,7 @@ def test_a_grid_is_a_row_for_every_combination_the_last_key_fastest() -> None:
     ]  # fmt: skip
     assert study.title("sweep-2") == "sweep, epochs 2, head_dropout 0.3"
     # What is kept of a study has no grid any more, and is the same study.
-    assert Study.parse(study.model_dump(), "again") == study
+    assert parse_study(study.model_dump(), "again") == study
 
 
 def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
@@ -114,7 +115,7 @@ def test_values_put_over_a_study_do_not_replace_those_of_a_grid(used: dict[str, 
         "all": {"method": "ensemble", "of": ["full", "sweep"]},
     }
     with pytest.raises(PipelineError) as caught:
-        Study.parse(SMALL | {"rows": rows} | used, "small.toml", given=given)
+        parse_study(SMALL | {"rows": rows} | used, "small.toml", given=given)
     told = "smart: rows.sweep is a grid of it: leave the option out, or the row (--methods)"
     assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
 
@@ -124,7 +125,7 @@ def test_values_put_over_a_study_may_be_those_of_a_grid_that_no_compared_row_tak
         "sweep": {"method": "full", "grid": {"epochs": [2, 4]}},
         "all": {"method": "ensemble", "of": ["full", "sweep"]},
     }
-    study = Study.parse(SMALL | {"rows": rows, "methods": ["full"]}, "small.toml", given={"epochs": 3})
+    study = parse_study(SMALL | {"rows": rows, "methods": ["full"]}, "small.toml", given={"epochs": 3})
     assert study.recipe_for("full", "sst").epochs == 3
 
 

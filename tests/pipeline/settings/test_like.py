@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 
@@ -96,13 +97,13 @@ recipe = { epochs = 1 }
 
 
 def parse(text: str) -> Study:
-    return Study.parse(tomllib.loads(HEADER + text), "small.toml")
+    return parse_study(tomllib.loads(HEADER + text), "small.toml")
 
 
 def mistakes(rows: dict[str, Any], **changes: Any) -> list[str]:
     small = {"name": "small", "methods": ["full"], "targets": ["sst", "sts"], "seeds": [1], "rows": rows}
     with pytest.raises(PipelineError) as caught:
-        Study.parse(small | changes, "small.toml")
+        parse_study(small | changes, "small.toml")
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
 
 
@@ -110,7 +111,7 @@ def test_a_study_whose_rows_are_like_others_is_the_same_study_written_out() -> N
     study = parse(INHERITED)
     assert study == parse(WRITTEN_OUT)
     assert list(study.rows) == list(parse(WRITTEN_OUT).rows)
-    assert Study.parse(study.model_dump(), "again") == study
+    assert parse_study(study.model_dump(), "again") == study
 
 
 def test_a_row_has_its_own_title_and_published_names() -> None:
@@ -129,7 +130,7 @@ def test_a_chain_may_be_long(count: int) -> None:
     rows = {f"row-{n}": {"like": f"row-{n + 1}"} for n in range(count)}
     rows[f"row-{count}"] = {"method": "adapter", "recipe": {"epochs": 9}}
     values = {"name": "small", "methods": ["row-0"], "targets": ["sst"], "seeds": [1], "rows": rows}
-    assert Study.parse(values, "small.toml").recipe_for("row-0", "sst").epochs == 9
+    assert parse_study(values, "small.toml").recipe_for("row-0", "sst").epochs == 9
 
 
 def test_every_row_that_cannot_be_copied_is_reported_with_the_other_mistakes() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import stages
 from pipeline.data.tasks import built_in_tasks
+from pipeline.settings.parse_study import parse_study, with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import TRAITS
@@ -21,7 +22,7 @@ SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targe
 
 
 def parse(given: dict[str, Any] | None = None, **changes: Any) -> Study:
-    return Study.parse(SMALL | changes, "small.toml", given=given or {})
+    return parse_study(SMALL | changes, "small.toml", given=given or {})
 
 
 def test_the_default_the_demo_and_the_published_study_are_shipped() -> None:
@@ -245,7 +246,8 @@ def test_aliases_become_their_tasks_everywhere() -> None:
             "sequential": {"sources": ["lmrd"], "published": {"lmrd": "LMRD first"}},
         },
         curve={"targets": ["qqp"]}, published={"report": "Xu", "table": "1", "tasks": {"a": "qqp"}},
-    ).with_task_names(lambda name: aliases.get(name, name))  # fmt: skip
+    )  # fmt: skip
+    study = with_task_names(study, lambda name: aliases.get(name, name))
     assert (study.targets, study.sources, study.targets_of("s")) == (("quora", "sts"), ("imdb",), ("quora",))
     assert study.recipe_for("full", "quora").epochs == 2
     assert study.published_names("sequential", "imdb") == ("LMRD first",)
@@ -253,14 +255,14 @@ def test_aliases_become_their_tasks_everywhere() -> None:
     assert study.published is not None
     assert study.published.tasks == {"a": "quora"}
     with pytest.raises(PipelineError, match="targets: 'quora' is listed twice"):
-        parse(targets=["qqp", "quora"]).with_task_names(lambda name: aliases.get(name, name))
+        with_task_names(parse(targets=["qqp", "quora"]), lambda name: aliases.get(name, name))
 
 
 def test_scoring_is_a_word_or_a_table() -> None:
     assert parse().scoring.of("sst") == "dev"
     assert parse(scoring="half").scoring == parse(scoring={"rows": "half"}).scoring
     study = parse(targets=["qqp", "sts"], scoring={"rows": "half", "tasks": {"qqp": "train"}})
-    renamed = study.with_task_names(lambda name: {"qqp": "quora"}.get(name, name))
+    renamed = with_task_names(study, lambda name: {"qqp": "quora"}.get(name, name))
     assert [renamed.scoring.of(task) for task in ("quora", "sts")] == ["train", "half"]
     assert study.scoring.of("quora", "qqp") == "train"  # a name and its alias
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, shortened
 
@@ -12,7 +13,7 @@ SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targe
 
 def parse(row: dict[str, Any], given: dict[str, Any] | None = None, **changes: Any) -> Study:
     values = SMALL | {"rows": {"full": {"method": "full", **row}}} | changes
-    return Study.parse(values, "small.toml", given=given or {})
+    return parse_study(values, "small.toml", given=given or {})
 
 
 def test_a_row_has_a_trial_for_every_combination_the_last_key_fastest() -> None:
@@ -22,7 +23,7 @@ def test_a_row_has_a_trial_for_every_combination_the_last_key_fastest() -> None:
     recipes = [study.recipe_for("full", "sst", trial=trial) for trial in trials]
     assert [(recipe.epochs, recipe.bottleneck.width) for recipe in recipes] == [tuple(t.values()) for t in trials]
     assert study.row("adapter").trials == [{}]
-    assert Study.parse(study.model_dump(), "again") == study
+    assert parse_study(study.model_dump(), "again") == study
 
 
 def test_a_trials_values_are_over_every_recipe_but_the_rows_own() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
@@ -16,4 +17,4 @@ def again(workspace: Workspace) -> Workspace:
 
 def study(**values: Any) -> Study:
     given = {"name": "small", "methods": ["full"], "targets": ["films"], "seeds": [0], "recipe": QUICK}
-    return Study.parse(given | values, "test")
+    return parse_study(given | values, "test")

@@ -17,6 +17,7 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from tests.forked import Forked
@@ -27,7 +28,7 @@ QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
 
 def study(*methods: str) -> Study:
     values = {"name": "small", "methods": methods, "targets": ["films", "meals"], "seeds": [0], "recipe": QUICK}
-    return Study.parse(values, "test")
+    return parse_study(values, "test")
 
 
 @contextmanager

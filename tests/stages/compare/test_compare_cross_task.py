@@ -17,6 +17,7 @@ from pipeline.models.transfer_model import pool
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import Prediction, score
@@ -233,7 +234,7 @@ def study(**keys: Any) -> Study:
         "recipe": {"epochs": 1, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
         **keys,
     }
-    return Study.parse(values, "test")
+    return parse_study(values, "test")
 
 
 def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: Workspace) -> None:
@@ -272,7 +273,7 @@ def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(
     """A cosine has no weights (Liu & Shen 2023, table 7): sentence vectors tuned on anything have one."""
     recipe = {"encoding": "siamese", "epochs": 2, "batch_size": 16, "learning_rate": 5e-3}
     rows = {"single": {"method": "full", "tasks": {"pairs": {"head": "cosine", **of_task}}, **of_row}}
-    study = Study.parse(
+    study = parse_study(
         {"name": "read", "methods": ["single"], "targets": ["films", "alike", "pairs"], "seeds": [1]}
         | {"cross_task": True, "recipe": recipe, "rows": rows},
         "test",
@@ -306,7 +307,7 @@ def test_a_tuned_threshold_is_tuned_for_every_model_that_is_read_by_the_cosine(p
     place = dataclasses.replace(place, data=same)
     recipe = {"encoding": "siamese", "epochs": 1, "batch_size": 16, "learning_rate": 5e-3}
     rows = {"single": {"method": "full", "tasks": {"same": {"head": "cosine", "cosine_threshold": "tuned"}}}}
-    study = Study.parse(
+    study = parse_study(
         {"name": "read", "methods": ["single"], "targets": ["films", "same"], "seeds": [1]}
         | {"cross_task": True, "recipe": recipe, "rows": rows},
         "test",

@@ -15,8 +15,8 @@ from pipeline.executors.choice import executor_of
 from pipeline.executors.pool import Outcome
 from pipeline.executors.processes import processes
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.resources import ExecutorName, Resources
-from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare
 from tests import forked
@@ -184,4 +184,4 @@ def test_a_missing_extra_is_one_message(name: ExecutorName, module: str, monkeyp
 def test_resources_are_checked_with_the_study(values: dict[str, float], message: str) -> None:
     study = {"name": "small", "methods": ["full"], "targets": ["films"], "seeds": [0], "resources": values}
     with pytest.raises(PipelineError, match=message):
-        Study.parse(study, "test")
+        parse_study(study, "test")

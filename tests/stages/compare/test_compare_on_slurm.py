@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.resources import Resources
-from pipeline.settings.study import Study
 from stages.compare.compare import compare
 
 pytest.importorskip("submitit", reason="submitit is not installed")
@@ -21,7 +21,7 @@ def test_jobs_train_a_study_with_what_it_builds_on(workspace: Workspace, tmp_pat
         "name": "small", "methods": ["adapter", "fusion"], "targets": ["films"], "sources": ["meals"], "seeds": [0],
         "limit": 64, "recipe": {"epochs": 1, "batch_size": 16, "bottleneck": 8},
     }  # fmt: skip
-    study = Study.parse(values, "test")
+    study = parse_study(values, "test")
     reports = workspace.reports
     result, folder = compare(
         study, workspace, executor=lambda: slurm_jobs(Resources(), reports, jobs=2, cluster="local")

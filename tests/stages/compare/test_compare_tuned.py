@@ -15,6 +15,7 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import compare, dry_run
@@ -38,7 +39,7 @@ SMALL: dict[str, Any] = {
 
 
 def study(**changes: Any) -> Study:
-    return Study.parse(SMALL | changes, "test")
+    return parse_study(SMALL | changes, "test")
 
 
 def again(workspace: Workspace) -> Workspace:

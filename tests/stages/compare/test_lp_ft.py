@@ -13,6 +13,7 @@ from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
@@ -25,7 +26,7 @@ LP_FT: dict[str, Any] = {"method": "full", "of": "frozen"}
 
 def study(methods: tuple[str, ...] = ("full", "lp-ft"), targets: tuple[str, ...] = ("films",), **rows: Any) -> Study:
     values = {"name": "probed", "methods": methods, "targets": targets, "seeds": [0], "recipe": QUICK}
-    return Study.parse({**values, "reference": "lp-ft", "rows": {"lp-ft": LP_FT, **rows}}, "test")
+    return parse_study({**values, "reference": "lp-ft", "rows": {"lp-ft": LP_FT, **rows}}, "test")
 
 
 def run_of(workspace: Workspace, result: Any, method: str) -> RunRecord:

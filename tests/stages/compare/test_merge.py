@@ -13,6 +13,7 @@ from pipeline.methods.merging import ties
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
@@ -33,7 +34,7 @@ ROWS: dict[str, Any] = {
 def study(rows: dict[str, Any] = ROWS, **values: Any) -> Study:
     given = {"name": "merged", "methods": ["adapter", *rows], "reference": "adapter", "targets": ["films"]}
     given |= {"sources": ["meals", "pairs"], "seeds": [3], "recipe": QUICK, "rows": rows}
-    return Study.parse({**given, **values}, "test")
+    return parse_study({**given, **values}, "test")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry
 from pipeline.runs import workspace as workspaces
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
@@ -31,7 +32,7 @@ SMALL: dict[str, Any] = {
 
 
 def study(**changes: Any) -> Study:
-    return Study.parse(SMALL | changes, "test")
+    return parse_study(SMALL | changes, "test")
 
 
 def cell(method: str, target: str, rows: int | None = None) -> Entry:
@@ -443,7 +444,7 @@ def test_planning_more_seeds_costs_no_more_than_their_runs(
         calls[0] = 0
         values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
         tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
-        of = Study.parse({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
+        of = parse_study({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
         assert dry_run(of, replace(workspace)).summary()["runs"] == 15 * seeds
         return calls[0]
 

@@ -15,6 +15,7 @@ from pipeline.reporting.cost import stored
 from pipeline.reporting.published import published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import METRICS, Prediction
@@ -77,7 +78,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, data_
 
 @pytest.fixture(scope="module")
 def result(place: Workspace) -> StudyResult:
-    return compare(Study.parse(VALUES, "test"), place)[0]
+    return compare(parse_study(VALUES, "test"), place)[0]
 
 
 @pytest.fixture(scope="module")
@@ -259,12 +260,12 @@ def test_models_that_read_their_tasks_apart_show_each(result: StudyResult, place
 def test_what_cannot_be_joined_is_told_before_training(row: Any, scoring: str, told: str) -> None:
     values = {**VALUES, "scoring": scoring, "rows": {**VALUES["rows"], "joined": {"method": "ensemble", **row}}}
     with pytest.raises(PipelineError) as error:
-        Study.parse(values, "test")
+        parse_study(values, "test")
     assert told in str(error.value)
 
 
 def test_a_study_of_ensembles_survives_json() -> None:
-    study = Study.parse(VALUES, "test")
+    study = parse_study(VALUES, "test")
     assert Study.model_validate_json(study.model_dump_json()) == study
     assert study.row("joined").members == ("full", "multi", "films-only")
     assert published_values(study.published) if study.published else None
@@ -276,7 +277,7 @@ def test_a_grid_joins_with_all_its_cells() -> None:
         **VALUES,
         "rows": {**VALUES["rows"], "grid": grid, "joined": {"method": "ensemble", "of": ["grid", "multi"]}},
     }
-    assert Study.parse(values, "test").row("joined").members == ("grid-1", "grid-2", "grid-3", "multi")
+    assert parse_study(values, "test").row("joined").members == ("grid-1", "grid-2", "grid-3", "multi")
 
 
 def test_an_ensemble_fails_where_a_member_does(place: Workspace) -> None:
@@ -286,7 +287,7 @@ def test_an_ensemble_fails_where_a_member_does(place: Workspace) -> None:
         "joined": {"method": "ensemble", "of": ["full"]},
     }
     del values["published"]
-    found, _ = compare(Study.parse(values, "test"), replace(place))
+    found, _ = compare(parse_study(values, "test"), replace(place))
     assert [bool(entry.error) for entry in found.entries] == [True] * 4
 
 
@@ -307,7 +308,7 @@ EPOCHS: dict[str, Any] = {
 
 
 def test_published_epochs_and_every_task_of_joint_training_are_shown(place: Workspace, tmp_path: Path) -> None:
-    result, _ = compare(Study.parse(EPOCHS, "test"), place)
+    result, _ = compare(parse_study(EPOCHS, "test"), place)
     with with_figures():
         report = build_report(result, place.ledger, tmp_path)
     curve = place.ledger.curve(run_of(result, "full", "films", 1)).set_index("epoch")
@@ -336,5 +337,5 @@ def test_published_epochs_and_every_task_of_joint_training_are_shown(place: Work
 def test_curves_that_are_not_there_are_told_before_training(curves: Any, told: str, place: Workspace) -> None:
     values = {**EPOCHS, "published": {**EPOCHS["published"], "curves": curves}}
     with pytest.raises(PipelineError) as error:
-        compare(Study.parse(values, "test"), place)
+        compare(parse_study(values, "test"), place)
     assert told in str(error.value)

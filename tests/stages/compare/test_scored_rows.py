@@ -13,6 +13,7 @@ from pipeline.records.ensembles import EnsembleRecord
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Entry
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from stages.ensemble import ensemble
@@ -40,7 +41,7 @@ def study(**values: Any) -> Study:
         },
         "curve": {"rows": [32], "methods": ["full", "fusion"]},
     }
-    return Study.parse(given | values, "test")
+    return parse_study(given | values, "test")
 
 
 def finished(chosen: Study, data: Path, backbone: Path, root: Path) -> tuple[Workspace, Cells]:

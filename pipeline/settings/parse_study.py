@@ -1,0 +1,202 @@
+"""Studies from raw values. Every mistake is named at once, those in its recipes too."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.settings.raw import (
+    Table,
+    expand_grids,
+    expand_likes,
+    listed,
+    override_recipes,
+    recipe_problems,
+    stray_tasks,
+)
+from pipeline.settings.recipe import has_key, layered, table
+from pipeline.settings.rows import TRAITS, Row
+from pipeline.settings.study import Study
+from pipeline.system.errors import raise_all, validation_problems
+
+
+def parse_study(
+    values: Mapping[str, Any],
+    where: str,
+    known_tasks: Collection[str] | None = (),
+    name_of: Callable[[str], str] | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Study:
+    """Validate a study with all its recipes; a :class:`PipelineError` names ``where`` and every mistake.
+
+    Args:
+        known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
+        name_of: gives every task its new name.
+        given: settings, flat or in their parts, in place of what any recipe says of them; they are not tuned.
+    """
+    given = layered(given)
+    values, bases, wrong_likes = expand_likes(values)
+    values = override_recipes(values, given)
+    values, grids, wrong_grids = expand_grids(values)
+    problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
+    if "reference" not in values:
+        values = {**values, "reference": _usual_reference(values)}
+    try:
+        study = Study.model_validate(values, context=name_of)
+    except ValidationError as error:
+        raise_all(where, validation_problems(error) + problems)
+        raise
+    if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
+        problems += [*_grids_named(study, grids)] or [*_grids_given(study, grids, given), *_mistakes(study)]
+        no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
+        problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
+        problems = problems or [*_grids_on_curve(study, grids)]  # which asks for recipes
+    raise_all(where, problems)
+    return study
+
+
+def with_task_names(study: Study, name_of: Callable[[str], str]) -> Study:
+    """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
+    return parse_study(study.model_dump(), f"study {study.name}", known_tasks=None, name_of=name_of)
+
+
+def _mistakes(study: Study) -> list[str]:
+    """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
+    rows = {name: study.row(name) for name in (*TRAITS, *study.rows)}
+    known = [name for name in study.methods if name in rows]
+    taken_in = (own for name in known for own in rows[name].own if own in rows)
+    return [
+        *_unknown(study, rows),
+        *(f"rows.{name}.{each}" for name in dict.fromkeys((*study.rows, *known)) for each in rows[name].mistakes(rows)),
+        *(f"rows.{name}.tune.{each}" for name, row in rows.items() for each in row.tune_mistakes(study.recipe)),
+        *(each for name in known if rows[name].method == "ensemble" for each in _ensemble_mistakes(study, name, rows)),
+        *_mistakes_of_all(study, known),
+        *(each for name in dict.fromkeys((*known, *taken_in)) for each in _without_partners(study, name)),
+        *_nothing_to_run(study, known),
+    ]
+
+
+def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Keys that name one of the ``grids``, which have these cells, where they need one row."""
+    named = [("reference", study.reference)]
+    for name in dict.fromkeys((*study.rows, *study.methods)):
+        if name in study.rows or name in TRAITS:
+            row = study.row(name)
+            bases = {"of": (row.of,), "own": row.own, "variant_of": (row.variant_of,)}
+            named += [(f"rows.{name}.{key}", base) for key, names in bases.items() for base in names if base]
+    for key, name in named:
+        if name in grids:
+            cells = [*grids[name]]
+            span = " to ".join(dict.fromkeys((cells[0], cells[-1])))
+            yield f"{key}: '{name}' is a grid ({span}): name one of its rows, or write tune instead of grid"
+
+
+def _grids_given(study: Study, grids: Mapping[str, Mapping[str, Table]], given: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that ``given`` sets for all rows, and that a grid which the study uses sets for each of its cells."""
+    used, more = set[str](), {*study.methods}
+    while more:
+        used |= more
+        rows = [study.row(name) for name in more if name in study.rows or name in TRAITS]
+        more = {name for row in rows for name in (row.of, *row.own, *row.members) if name} - used
+    for name, key in _set_over(grids, used, given):
+        yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
+
+
+def _grids_on_curve(study: Study, grids: Mapping[str, Mapping[str, Table]]) -> Iterator[str]:
+    """Keys that the curve's recipe sets for all rows, and a grid for its cells, if the curve trains one of them."""
+    if study.curve is None or not grids:
+        return
+    trained = set[str]()
+    for name, targets in study.curve_rows().items():
+        for each in study.row(name).members or (name,):
+            for target in {*targets} & {*study.targets_of(each)}:
+                trained |= {each, *study.bases_on(each, target)}
+    for name, key in _set_over(grids, trained, layered(study.curve.recipe)):
+        yield f"rows.{name}.grid.{key}: curve.recipe sets it for all its cells: leave it out of one of them"
+
+
+def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
+    on_curve = study.curve.methods if study.curve else None
+    named = (("methods", study.methods), ("curve.methods", on_curve or ()))
+    there, known = ", ".join(TRAITS), (*TRAITS, *study.rows)
+    for key, names in named:
+        for name in names:
+            if name not in rows:
+                near = "".join(f"; did you mean '{each}'?" for each in get_close_matches(name, known, n=1))
+                yield f"{key}: '{name}' is not a method ({there}) or a row of the study{near}"
+
+
+def _ensemble_mistakes(study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Members and targets that have none of each other, and a study without test rows apart from dev."""
+    targets, members = study.targets_of(name), [member for member in rows[name].members if member in rows]
+    for member in members:
+        if not {*targets} & {*study.targets_of(member)}:
+            yield f"rows.{name}.of: '{member}' has none of its targets"
+    joined = {target for member in members for target in study.targets_of(member)}
+    if bare := ", ".join(target for target in targets if target not in joined):
+        yield f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member"
+    if any(study.scoring.of(target) == "dev" for target in targets):
+        yield (
+            f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
+            " 'test', 'held-out' or 'train' into the study"
+        )
+
+
+def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
+    """Keys of the study that its rows cannot have."""
+    by_source = [name for name in known if TRAITS[study.row(name).method].by_source]
+    if study.reference not in study.methods or study.reference in by_source:
+        yield f"reference: '{study.reference}' must be one of the methods, and not sequential"
+    for name in known if study.source_seed is not None else ():
+        if study.row(name).method == "merge":
+            yield (
+                f"source_seed: {name} merges adapters that started from the same weights, so their seed must be"
+                " that of the target: leave source_seed out"
+            )
+    if study.limit is not None and study.target_limit is not None and study.target_limit > study.limit:
+        yield f"target_limit: {study.target_limit} is more than limit {study.limit}, which holds for all tasks"
+
+
+def _without_partners(study: Study, name: str) -> Iterator[str]:
+    """Targets for which a row that joins tasks has no other."""
+    row = study.row(name)
+    alone = [target for target in study.targets_of(name) if row.joins and not study.partners(name, target)]
+    if alone and not any(study.partners(name, target) for target in study.targets):
+        yield f"targets: {row.joins} needs at least two tasks ({name}); add a target or sources"
+        return
+    for target in alone:
+        if target in study.apart:
+            yield f"apart.{target}: leaves no source for {name}"
+        elif TRAITS[row.method].fuses or row.through:
+            key = "through" if row.through else "sources"
+            yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
+
+
+def _nothing_to_run(study: Study, known: Sequence[str]) -> Iterator[str]:
+    if known == [*study.methods] and not any(study.targets_of(name) for name in known):
+        yield "methods: no row has one of the targets, so there is nothing to run"
+
+
+def _set_over(
+    grids: Mapping[str, Mapping[str, Table]], used: Collection[str], recipe: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """The names of the ``grids`` with a cell that is ``used``, each with a key of theirs that ``recipe`` sets too."""
+    for name, cells in grids.items():
+        keys = {key for point in cells.values() for key in point if has_key(recipe, key)}
+        yield from ((name, key) for key in sorted(keys) if not cells.keys().isdisjoint(used))
+
+
+def _usual_reference(values: Mapping[str, Any]) -> Any:
+    """The row that the tests compare with where the study does not say: full, else the first that is not sequential.
+
+    Args:
+        values: raw, with every row written out.
+    """
+    rows = table(values.get("rows"))
+    names = map(str, listed(values.get("methods")))
+    method_of = {name: str(table(rows.get(name)).get("method", name)) for name in names}
+    sequential = [method for method, traits in TRAITS.items() if traits.by_source]
+    able = [name for name, method in method_of.items() if method not in sequential]
+    return "full" if "full" in able else next(iter(able), "full")
