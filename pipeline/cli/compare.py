@@ -38,6 +38,7 @@ def compare(
     targets: str | None = None,
     sources: str | None = None,
     seeds: str | None = None,
+    looks: int | None = None,
     methods: str | None = None,
     reference: str | None = None,
     target_limit: int | None = None,
@@ -60,6 +61,8 @@ def compare(
         targets: Tasks to compare on, such as sst,sts (from the study).
         sources: More tasks to transfer from, besides the targets, such as imdb,sick (from the study).
         seeds: Seeds, such as 1,2,3 (from the study).
+        looks: 1, plus 1 each time that you added seeds after you had seen results: all tests are corrected for as many
+            looks (from the study).
         methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
@@ -79,6 +82,7 @@ def compare(
         targets=names_in(targets),
         sources=names_in(sources),
         seeds=numbers_in(seeds, "--seeds"),
+        looks=looks,
         methods=names_in(methods),
         reference=reference,
         limit=running.limit,

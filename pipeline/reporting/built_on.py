@@ -41,7 +41,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     }
     return [
         Contrast(line, bases[line], _sources(runs, line, target), target, comparison)
-        for (line, target), comparison in judge(family).items()
+        for (line, target), comparison in judge(family, runs.study.looks).items()
     ]
 
 

@@ -116,10 +116,14 @@ def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> lis
     ]
 
 
-def judge(family: Mapping[Key, Difference | None]) -> dict[Key, Comparison]:
-    """The comparisons of one table, corrected for how many there are; what could not be paired is left out."""
+def judge(family: Mapping[Key, Difference | None], looks: int) -> dict[Key, Comparison]:
+    """The comparisons of one table, corrected for how many there are; what could not be paired is left out.
+
+    Args:
+        looks: how often their study's results were looked at, for which they are corrected too.
+    """
     known = {key: difference for key, difference in family.items() if difference is not None}
-    return {key: difference.comparison(len(known)) for key, difference in known.items()}
+    return {key: difference.comparison(len(known) * looks) for key, difference in known.items()}
 
 
 def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
@@ -136,4 +140,4 @@ def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequenc
         known = [difference for difference in parts.values() if difference is not None]
         if len(known) == len(targets) > 1:
             family[place, None] = mean_difference(known, runs.shared([[*ours[t], *theirs[t]] for t in targets]))
-    return judge(family)
+    return judge(family, runs.study.looks)

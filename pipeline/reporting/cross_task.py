@@ -27,7 +27,9 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
         for target in targets
     }
     # Each model on another task against the model of that task, over the seeds that both have.
-    verdicts = judge({key: runs.difference(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()})
+    verdicts = judge(
+        {key: runs.difference(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()}, runs.study.looks
+    )
     rows = []
     for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
         scores = {runs.column(t): _cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}

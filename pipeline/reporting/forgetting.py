@@ -54,7 +54,7 @@ def changes(runs: StudyRuns) -> list[Change]:
     """How training on later tasks changed the score on an earlier one, with its own head: of sequential fine-tuning."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
-    verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()})
+    verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()}, runs.study.looks)
     return [replace(change, comparison=verdicts.get(change)) for change in measured]
 
 

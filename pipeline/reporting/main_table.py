@@ -47,7 +47,9 @@ def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
     columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
     rows = with_best([_row(runs, line) for line in runs.lines], columns)
-    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, joint=joint_titles(runs))
+    looks = f"{runs.study.looks} looks" if runs.study.looks > 1 else ""
+    joint = joint_titles(runs)
+    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, looks=looks, joint=joint)
 
 
 def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:

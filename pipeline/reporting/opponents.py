@@ -124,7 +124,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
     means = {(duel.line, duel.kind): _mean(runs, duel) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for family in (True, False):
-        verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family})
+        verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family}, runs.study.looks)
     return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
 
 

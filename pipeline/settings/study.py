@@ -56,6 +56,9 @@ class Study(BaseModel):
         min_length=1, description="seeds of initial weights, samples, order and dropout; one run each"
     )
     source_seed: Seed | None = Field(None, description="the seed of all runs on other tasks; unset: the target's own")
+    looks: Whole = Field(
+        1, ge=1, le=100, description="1, plus 1 each time seeds are added after results were seen; corrects all tests"
+    )
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target; sources keep `limit`")
     dev_limit: Rows | None = Field(

@@ -39,8 +39,9 @@ def test_a_test_stands_after_what_the_small_print_says() -> None:
     assert judged(Cell("0.6"), None, "it") == Cell("0.6")
 
 
-def test_a_family_is_of_those_that_can_be_paired() -> None:
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_family_is_of_those_that_can_be_paired_at_each_look(looks: int) -> None:
     one, other = Difference(0.02, 1e-4, 100), Difference(-0.01, 1e-4, 100)
-    assert judge({"one": one, "none": None, "other": other}) == {
-        "one": one.comparison(2), "other": other.comparison(2),
+    assert judge({"one": one, "none": None, "other": other}, looks) == {
+        "one": one.comparison(2 * looks), "other": other.comparison(2 * looks),
     }  # fmt: skip

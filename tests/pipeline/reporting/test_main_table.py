@@ -11,6 +11,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.cost import cost_table
 from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import cost_sentences, main_table, main_verdict, main_verdicts
+from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
@@ -46,6 +47,19 @@ def test_means_and_deviations_are_over_the_seeds_that_finished(whole: Synthetic,
             spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else " (1 of 2 runs)"
             assert cell.text == f"{np.mean(values):.3f}{spread}"
             assert len(cell.runs) == len(values)
+
+
+def test_seeds_that_were_added_after_a_look_make_every_test_stricter(tmp_path: Path) -> None:
+    once, twice = (whole_study(tmp_path / str(looks), looks=looks) for looks in (1, 2))
+    first, second = (StudyRuns(study.result, study.ledger) for study in (once, twice))
+    assert main_verdicts(first).keys() == main_verdicts(second).keys()
+    pairs = [(main_verdicts(first)[key], main_verdicts(second)[key]) for key in main_verdicts(first)]
+    pairs += zip(leading_duels(first).values(), leading_duels(second).values(), strict=True)
+    for before, after in pairs:
+        assert after.difference == before.difference
+        assert after.p_value == pytest.approx(min(1, 2 * before.p_value))
+        assert np.ptp(after.interval) > np.ptp(before.interval)
+    assert [any("2 looks" in note for note in table_of(study).notes) for study in (once, twice)] == [False, True]
 
 
 def test_a_hole_says_why_it_is_one(whole: Synthetic) -> None:

@@ -676,6 +676,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["source_seed: merge merges adapters that started from the same weights"],
     ),
     "a target with more rows than every task": ({"limit": 9, "target_limit": 10}, ["target_limit: 10 is more than"]),
+    "no look at the results": ({"looks": 0}, ["looks: Input"]),
     "too few dev rows for a score": ({"dev_limit": 1}, ["dev_limit: Input"]),
 }
 
