@@ -115,6 +115,20 @@ def test_extract_says_which_flags_have_no_effect(places: list[str], run: Command
     assert "no effect" not in run(*extract, "--bottleneck", "16")[2]
 
 
+def test_fuse_says_which_flags_have_no_effect(places: list[str], run: Command, recipe: str) -> None:
+    """A flag that the adapters of its sources read has one, also where none has to be trained."""
+    for task in ("pairs", "films"):
+        assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
+    fuse = ["fuse", "--target", "pairs", *places, *QUICK, "--recipe", recipe, "--class-weights", "balanced"]
+    for more, told in (
+        ([], ["note: --class-weights: no effect on a gated fusion for task 'pairs'"]),
+        (["--sources", "films"], []),
+        (["--sources", "best:1"], ["note: --class-weights: no effect on a gated fusion for task 'pairs'"]),
+    ):
+        status, _, error = run(*fuse, *more)
+        assert (status, [line for line in error.splitlines() if "no effect" in line]) == (0, told)
+
+
 def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,7 +63,8 @@ def extract(
     from stages import extract as stage
 
     workspace = places.workspace(running)
-    _tell_ignored(training.given(**own), recipe, workspace.task(task))
+    what = f"an adapter of kind '{recipe.adapter.kind}' for task '{workspace.task(task).name}'"
+    _tell_ignored(training.given(**own), what, [(recipe, workspace.task(task))])
     made = stage.extract(
         task,
         recipe,
@@ -105,14 +106,20 @@ def fuse(
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
-    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
+    own = {"adapter": adapter, "drop_layers": drop_layers, "fusion": fusion, "fusion_impl": fusion_impl}
+    recipe = training.parse("fusion", **own)
     running.check()
     check_limit(target_limit, "--target-limit")
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
+    from pipeline.runs.sources import Fusion
     from stages import fuse as stage
 
     workspace = places.workspace(running)
+    trained = Fusion(workspace.task(target), recipe, workspace)
+    adapters = [(trained.adapter_recipe(task), task) for task in map(workspace.task, tasks_in(sources))]
+    what = f"a {recipe.fusion.form} fusion for task '{trained.task.name}'" + (" or on its adapters" if adapters else "")
+    _tell_ignored(training.given(**own), what, [(recipe, trained.task), *adapters])
     made = stage.fuse(
         target,
         recipe,
@@ -132,14 +139,14 @@ def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, 
         _tell_untrained(made.record, recipe, workspace)
 
 
-def _tell_ignored(given: Mapping[str, Any], recipe: Recipe, task: Task) -> None:
-    """Say on stderr which of the flags that set the keys ``given`` change nothing of an adapter of ``task``."""
+def _tell_ignored(given: Mapping[str, Any], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
+    """Say on stderr which of the flags that set the keys ``given`` change nothing of all that a command may train."""
     from pipeline.settings.resolve import keys_without_effect
 
-    ignored = [f"--{key.replace('_', '-')}" for key in given.keys() & keys_without_effect(recipe, task)]
+    ignored = set(given).intersection(*(keys_without_effect(recipe, task) for recipe, task in trained))
     if ignored:
-        what = f"an adapter of kind '{recipe.adapter.kind}' for task '{task.name}'"
-        notice(f"note: {', '.join(sorted(ignored))}: no effect on {what}")
+        flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))
+        notice(f"note: {flags}: no effect on {what}")
 
 
 def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:
