@@ -75,7 +75,7 @@ def _may_start_as_another(facts: Facts) -> bool:
     request, recipe = facts.request, facts.recipe
     if request.start is not None:
         return request.start.kind != "frozen"
-    return bool(request.adapters) and (request.kind == "adapter" or recipe.warm_starts_own)
+    return request.may_be_warm_started(recipe)
 
 
 def _has_vector_gates(facts: Facts) -> bool:

@@ -177,7 +177,7 @@ class Chooser:
             return request.adapters[0], {}
         if recipe.fuses_as == "anchored":
             return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
-        if request.adapters and (request.kind == "adapter" or recipe.warm_starts_own):
+        if request.may_be_warm_started(recipe):
             start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
             return start, {}
         return None, {}

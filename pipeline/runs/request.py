@@ -73,6 +73,10 @@ class RunRequest:
         """The request to train for one task."""
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
+    def may_be_warm_started(self, recipe: Recipe) -> bool:
+        """Whether ``adapters`` are those that the model may start as, by its resolved ``recipe``."""
+        return bool(self.adapters) and (self.kind == "adapter" or recipe.warm_starts_own)
+
 
 def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
