@@ -28,16 +28,17 @@ def main() -> int:
     def read() -> None:
         try:
             while True:
-                waiting.put(receive(tasks))
+                work = receive(tasks)
+                busy.set()  # here: the main process may be gone before the other thread has woken up
+                waiting.put(work)
         except EOFError:
             waiting.put(None)
             if busy.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=read, daemon=True).start()
     try:
+        threading.Thread(target=read, daemon=True).start()
         while (work := waiting.get()) is not None:
-            busy.set()
             outcome = carried_out(work)
             busy.clear()
             send(outcomes, outcome)

@@ -3,6 +3,7 @@
 import math
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -14,10 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.executors.frames import send
 from pipeline.executors.pool import Outcome, Pool
 from pipeline.executors.processes import _Processes, processes
 from pipeline.system.process import cores
 from tests.pipeline.executors.cells import full_disk, once_killed, printing, refuse
+from tests.processes import in_a_process
 
 
 def outcomes(pool: Pool, *works: Callable[[], Any]) -> list[Outcome]:
@@ -115,6 +118,29 @@ def test_workers_end_with_a_main_process_that_is_killed() -> None:
         main.kill()
     psutil.wait_procs([worker], timeout=60)
     assert not worker.is_running()
+
+
+LATE = """
+import queue, time
+from pipeline.executors import worker
+
+class Late(queue.SimpleQueue):
+    def get(self):
+        time.sleep(0.5)
+        return super().get()
+
+queue.SimpleQueue = Late
+sys.exit(worker.main())
+"""
+"""A worker that is slow to take its cell."""
+
+
+def test_a_worker_whose_main_process_ends_before_it_takes_its_cell_is_interrupted(tmp_path: Path) -> None:
+    with in_a_process(LATE, tmp_path) as worker:
+        assert worker.stdin is not None
+        send(worker.stdin.fileno(), pickle.dumps(partial(time.sleep, 10)))
+        worker.stdin.close()
+        assert worker.wait(60) == 128 + signal.SIGTERM
 
 
 def workers(pid: int) -> list[psutil.Process]:
