@@ -14,7 +14,7 @@ from pipeline.records.store import DEFAULT_STORE
 from pipeline.reporting.tables import TABLES, verdict_and_scores
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.system.atomic import clear_leftovers, make_folder, new_folder, write_json
+from pipeline.system.atomic import clear_leftovers, is_staging, make_folder, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_json
 from pipeline.training.devices import make_accelerator
@@ -87,12 +87,13 @@ def _claim(folder: Path, seed: int) -> None:
     check_seed(seed)
     file = make_folder(folder) / _SEED_FILE
     clear_leftovers(folder, _SEED_FILE)  # of a demo that was killed here
-    if not present(file):
-        with writing(folder):
-            if any(folder.iterdir()):
-                raise PipelineError(f"{folder} holds other files: give another folder (--output)")
+    with writing(folder):
+        is_new = all(map(is_staging, folder.iterdir()))
+    if is_new:
         write_json(file, {"seed": seed})
-    elif read_json(file, "give another folder (--output)") != {"seed": seed}:
+    elif not present(file):  # asked now: a demo that was started at the same moment writes its seed before all else
+        raise PipelineError(f"{folder} holds other files: give another folder (--output)")
+    if read_json(file, "give another folder (--output)") != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
 
 

@@ -110,6 +110,11 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
                 _clear(folder / entry.name, folder / match["name"], match["machine"] == MACHINE)
 
 
+def is_staging(path: Path) -> bool:
+    """Whether ``path`` has the name of a staging folder, in use or left behind."""
+    return _STAGING.fullmatch(path.name) is not None
+
+
 def leftovers(root: Path) -> list[Path]:
     """The staging folders anywhere below ``root`` that no process is writing in."""
     folders = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import MACHINE
 from stages import demo_tasks
@@ -102,3 +103,10 @@ def test_a_demo_that_was_killed_while_it_wrote_its_seed_begins_again(tmp_path: P
     (left / "demo.json.lock").touch()
     _claim(tmp_path, 0)
     assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
+
+
+def test_of_two_demos_that_are_started_at_once_in_a_new_folder_none_is_refused(tmp_path: Path) -> None:
+    with new_file(tmp_path / "demo.json") as temporary:  # the other one writes its seed
+        _claim(tmp_path, 0)
+        temporary.write_text('{"seed": 0}')
+    _claim(tmp_path, 0)
