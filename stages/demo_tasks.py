@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from pipeline.system.atomic import write_text
+
 WORDS = 500  # of each kind: 300 rows show two of five
 PEOPLE = ("he", "she", "they", "we", "you", "everyone", "nobody", "somebody")
 DAYS = ("today", "yesterday", "again", "now", "often", "once")
@@ -101,15 +103,14 @@ def write_tasks(folder: Path, seed: int = 0) -> list[str]:
         rng = random.Random(f"{name} {seed}")
         task: dict[str, Any] = {"name": name, "description": description, "text": ["sentence"], "label": "label"}
         task |= {"kind": "classes", "classes": classes, "metric": "accuracy", "max_length": 32}
-        (folder / name).mkdir(parents=True, exist_ok=True)
         # For strings, numbers and lists of them JSON and TOML agree.
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in task.items()]
-        (folder / name / "task.toml").write_text("".join(lines), encoding="ascii")
+        _write(folder / name / "task.toml", "".join(lines))
         for split, size in sizes.items():
             rows = list(itertools.islice(_new(draw, rng, seen), size))
             cells = [(f"{name}-{split}-{number}", *row) for number, row in enumerate(rows)]
             table = pd.DataFrame(cells, columns=["id", "sentence", "label"])
-            table.to_csv(folder / name / f"{split}.csv", index=False, lineterminator="\n")
+            _write(folder / name / f"{split}.csv", table.to_csv(index=False, lineterminator="\n"))
     return list(TASKS)
 
 
@@ -121,6 +122,12 @@ def corpus(folder: Path, seed: int = 0, rows: int = 4000) -> list[str]:
     seen = {text for file in folder.glob("*/*.csv") for text in pd.read_csv(file)["sentence"]}
     rng = random.Random(f"corpus {seed}")
     return [text for draw in (review, order, ticket) for text, _ in itertools.islice(_new(draw, rng, seen), rows)]
+
+
+def _write(file: Path, text: str) -> None:
+    """Write ``file`` unless it holds ``text`` already: another command may be reading it."""
+    if not (file.is_file() and file.read_bytes() == text.encode()):
+        write_text(file, text)
 
 
 def _new(draw: Draw, rng: random.Random, seen: set[str]) -> Iterator[tuple[str, int]]:

@@ -45,6 +45,17 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_does_not(folder: Path, 
     assert all((other[path] == first[path]) == (path.suffix == ".toml") for path in first)
 
 
+def test_who_reads_tables_that_are_written_again_finds_whole_ones(tmp_path: Path) -> None:
+    demo_tasks.write_tasks(tmp_path)
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/*")}
+    changed = tmp_path / "coins" / "dev.csv"
+    changed.write_text("other rows")
+    with changed.open() as reader:
+        demo_tasks.write_tasks(tmp_path)
+        assert reader.read() == "other rows"
+    assert {file for file, time in written.items() if file.stat().st_mtime_ns != time} == {changed}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_task_file_agrees_with_the_tables(name: str, folder: Path, tables: Tables) -> None:
     task = tomllib.loads((folder / name / "task.toml").read_text())
