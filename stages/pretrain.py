@@ -3,7 +3,8 @@
 Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,12 +27,14 @@ from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.resolve import length_for
 from pipeline.system.atomic import check_writable, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
+from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_text
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
 from pipeline.training.memory import SMALLER_STEPS, full_memory_explained
+from pipeline.training.process_group import on_main_process
 from pipeline.training.sharding import check_sharding
 from pipeline.training.tracking import tracking
 
@@ -82,7 +85,8 @@ def pretrain(
 
     Raises:
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
-            length that the backbone cannot read, or a folder that holds something else or cannot be written.
+            length that the backbone cannot read, or a folder that holds something else, cannot be written, or is
+            another command's.
     """
     check_seed(seed)
     chosen = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
@@ -157,12 +161,32 @@ class _Pretraining:
         )
 
     def train(self) -> Pretrained:
+        with ExitStack() as held:
+            on_main_process(lambda: held.enter_context(self._reserved()))
+            return self._train()
+
+    @contextmanager
+    def _reserved(self) -> Iterator[None]:
+        """Keep other commands from training a backbone for the same folder, where only one of them could be kept."""
+        check_writable(self.output)  # now rather than after hours
+        place = self.output.resolve()
+        lock = place.with_name(f".{place.name}.lock")
+        busy = PipelineError(
+            f"{self.output}: another command is training a backbone for this folder: give another one (--output)"
+        )
+        with locked(lock, if_held=busy, renewed=True):
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # only tidiness: nothing else of ours stands beside a backbone
+                    lock.unlink()
+
+    def _train(self) -> Pretrained:
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
             provenance()  # before training: its code may have changed on disk when it ends
-            check_writable(self.output)  # now rather than after hours
         train, dev = ({name: self._tokenised(name, split) for name in self.data} for split in ("train", "dev"))
         torch.manual_seed(self.seed)
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
@@ -225,6 +249,7 @@ class _Pretraining:
             model.save_pretrained(temporary, safe_serialization=True)
             before.tokenizer.fast.save_pretrained(temporary)
             write_json(temporary / RESULT, result.model_dump(by_alias=True))
+            self.finished()  # again: hours have passed, and what stands there now must not be replaced
 
 
 def pretraining_seconds(backbone: Path) -> float:

@@ -22,7 +22,6 @@ from tests.runs import final_numbers
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _COMPARED = (".safetensors", ".csv", ".parquet", ".toml", ".onnx", ".txt", ".py")
 _SCORES = ["method", "target", "seed", "split", "metric", "value", "run"]  # of results.csv; others differ each time
-_LOCKS = (".lock", ".overview.lock")
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def _contents(root: Path) -> dict[str, object]:
     """Every file by its path below ``root``, with what of its content must not depend on when it was written."""
     contents: dict[str, object] = {f"run {run}": numbers for run, numbers in final_numbers(root).items()}
     for file in root.rglob("*"):
-        if file.is_file() and file.name not in _LOCKS:
+        if file.is_file() and not file.name.endswith(".lock"):
             contents[str(file.relative_to(root))] = _content(file)
     return contents
 

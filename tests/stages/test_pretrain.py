@@ -12,7 +12,7 @@ from transformers import BertConfig
 from pipeline.models.backbone import open_backbone
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.training.masked_lm import Masking
+from pipeline.training.masked_lm import Masking, fit_masked
 from pipeline.training.optim import peak_rates
 from stages.demo import pretrain_fresh
 from stages.extract import extract
@@ -260,3 +260,21 @@ def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None
     with pytest.raises(PipelineError, match="holds something else"):
         pretrain(["films"], tmp_path, QUICK, workspace, seed=0)
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_two_commands_do_not_write_one_folder(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "read"
+
+    def meanwhile(*arguments, **settings):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr("stages.pretrain.fit_masked", fit_masked)
+        with pytest.raises(PipelineError, match="another command is training a backbone for this folder"):
+            pretrain(["films"], output, QUICK, workspace, seed=1)
+        output.mkdir()  # by a command that knows of no lock
+        (output / "mine.txt").write_text("mine")
+        return fit_masked(*arguments, **settings)
+
+    monkeypatch.setattr("stages.pretrain.fit_masked", meanwhile)
+    with pytest.raises(PipelineError, match="holds something else"):
+        pretrain(["films"], output, QUICK, workspace, seed=0)
+    assert [file.name for file in tmp_path.iterdir() if file.name.strip(".").startswith("read")] == ["read"]
+    assert (output / "mine.txt").read_text() == "mine"
