@@ -91,6 +91,7 @@ def compare(
     else:
         with executor() as pool:
             train_in(pool, jobs, progress)
+    jobs.look_again()
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, wanted, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)

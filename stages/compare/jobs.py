@@ -1,6 +1,7 @@
 """The jobs of a study as the ledger has them: which have finished, which are missing, what each cost."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
@@ -114,6 +115,13 @@ class Jobs:
         if lost is not None and on_main_process(lambda: ledger.find(lost.run)) is None:
             del known.lost[job]  # it failed when its new weights had replaced those that the record describes
 
+    def look_again(self) -> None:
+        """Take what failed here, but was finished by another command since, from the ledger."""
+        known = self.known
+        known.outcomes = on_main_process(self._look_again)
+        # Of these the ledger's record counts, of which another command may have made the model again.
+        known.lost = {job: record for job, record in known.lost.items() if self._has_failed(job)}
+
     def tidy(self) -> None:
         """Remove what interrupted commands have left beside the finished runs."""
         if is_main_process():
@@ -128,14 +136,33 @@ class Jobs:
         """
         known = self.known
         for job in self.jobs:
-            if not known.can_run(job) or self._continues_no_weights(job):
-                continue
-            run = known.run(job)
-            is_ensemble = isinstance(run, EnsembleRun)
-            record = run.finished() if is_ensemble else run.workspace.finished(run.name, with_model=False)
-            if record is not None:
+            if known.can_run(job) and (record := self._recorded(job)) is not None:
                 known.outcomes[job] = record
         return known.outcomes
+
+    def _look_again(self) -> dict[Job, RunRecord | PipelineError]:
+        """The outcomes, with what the ledger now has of jobs that failed, and of what builds on these."""
+        outcomes, found = self.known.outcomes, set[Job]()
+        for job in self.jobs:
+            if not self._has_failed(job) and found.isdisjoint(job.built_on):
+                continue
+            with suppress(Exception):  # as when it was to be trained: its error is known
+                if (record := self._recorded(job)) is not None:
+                    outcomes[job] = record
+                    found.add(job)
+        return outcomes
+
+    def _has_failed(self, job: Job) -> bool:
+        return isinstance(self.known.outcomes.get(job), PipelineError)
+
+    def _recorded(self, job: Job) -> RunRecord | None:
+        """The ledger's record of a job that can be run."""
+        if self._continues_no_weights(job):
+            return None
+        run = self.known.run(job)
+        if isinstance(run, EnsembleRun):
+            return run.finished()
+        return run.workspace.finished(run.name, with_model=False)
 
     def _continues_no_weights(self, job: Job) -> bool:
         is_continuing = not TRAITS[job.kind].takes_adapters

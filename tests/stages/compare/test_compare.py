@@ -14,13 +14,17 @@ from pipeline.cli.printing import print_plan
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
 from pipeline.runs.restore import restore_run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
+from stages.compare.jobs import Jobs
 from stages.compare.plan import jobs_of, plan
+from stages.compare.progress import Progress
+from stages.compare.train import train
 from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
@@ -648,3 +652,26 @@ def test_models_that_are_wanted_are_made_again(workspace: Workspace) -> None:
     shutil.rmtree(workspace.store_root)
     compare(small, again(workspace), keep_weights=True)
     assert [each.manifest.run for each in workspace.store.artifacts()] == [cell.run for cell in first.entries]
+
+
+def test_what_failed_here_but_was_finished_by_another_command_since_is_no_hole(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, tune = QUICK | {"epochs": 1}, {"full": {"epochs": [1, 2]}}
+    small = study(methods=["full", "sequential"], sources=["meals"], limit=16, recipe=recipe, tune=tune)
+    others: list[StudyResult] = []
+
+    def fail(*_: Any) -> None:
+        raise PipelineError("out of memory")
+
+    def fail_while_another_trains(jobs: Jobs, progress: Progress) -> None:
+        monkeypatch.setattr("stages.compare.compare.train", train)
+        with monkeypatch.context() as here:
+            here.setattr(TrainingRun, "train", fail)
+            train(jobs, progress)
+        others.append(compare(small, again(workspace))[0])
+
+    monkeypatch.setattr("stages.compare.compare.train", fail_while_another_trains)
+    result, folder = compare(small, workspace)
+    assert not any(entry.error for entry in others[0].entries)
+    assert [result] == others == [StudyResult.model_validate_json((folder / "study.json").read_text())]
