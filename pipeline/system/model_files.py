@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pipeline.system.atomic import sha256_text, write_text
 from pipeline.system.errors import PipelineError
-from pipeline.system.reading import present, read_model, read_text, reading
+from pipeline.system.reading import read_model, read_text, reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -39,12 +39,16 @@ class ModelFiles(Generic[Model]):
 
     def read(self, file: Path) -> Model | None:
         """The model in ``file`` as it is on disk now; None if there is no such file."""
-        if not present(file):
-            return None
-        with reading(file):
-            stamp = _stamp(file)
-        if file not in self._read or self._read[file][0] != stamp:
-            self._read[file] = stamp, read_model(self._model, file, self._remedy)
+        try:
+            with reading(file):
+                stamp = _stamp(file)
+            if file not in self._read or self._read[file][0] != stamp:
+                self._read[file] = stamp, read_model(self._model, file, self._remedy)
+        except PipelineError as error:
+            # Another process may delete it between two looks. A link to nothing is damage.
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) and not file.is_symlink():
+                return None
+            raise
         return self._read[file][1]
 
     def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:

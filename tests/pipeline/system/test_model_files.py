@@ -14,6 +14,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system import model_files
 from pipeline.system.errors import PipelineError
+from pipeline.system.model_files import ModelFiles
 from tests.pipeline.records.artifacts import SST, save
 
 COUNT = 300
@@ -259,3 +260,25 @@ def test_a_run_is_read_once_until_it_changes(tmp_path: Path, opened: list[Path])
     shutil.copytree(ledger.folder(RUN), ledger.root / "a copy")
     assert ledger.names() == [RUN, "a copy", "unfinished"]
     assert [ledger.find(name) for name in ledger.names()] == [changed, None, None]
+
+
+@pytest.mark.parametrize("look", ["_stamp", "read_model"])
+def test_a_file_that_is_deleted_before_any_look_at_it_is_not_there(
+    look: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, real = manifest_of(root), getattr(model_files, look)
+
+    def late(*arguments: object) -> object:
+        file.unlink()
+        return real(*arguments)
+
+    monkeypatch.setattr(model_files, look, late)
+    assert ModelFiles(Manifest, "delete it").read(file) is None
+
+
+def test_a_link_to_nothing_is_damage(root: Path) -> None:
+    file = manifest_of(root)
+    file.unlink()
+    file.symlink_to(root / "nothing")
+    with pytest.raises(PipelineError, match="no such file"):
+        ModelFiles(Manifest, "delete it").read(file)
