@@ -30,6 +30,9 @@ _RENEWAL_SECONDS = 30.0
 _ABANDONED_SECONDS = 10 * 60.0
 """Long enough for storage that hangs for minutes, and for clocks that differ."""
 
+_ASKING_SECONDS = 0.05
+"""How long those who ask whether a lock is held may have it themselves, at most."""
+
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 _warned = set[int]()  # device numbers of file systems without locks that the user has been warned of
@@ -109,10 +112,18 @@ def _renew(lock: int, ended: threading.Event) -> None:
             os.utime(lock)
 
 
+def _try_for_a_moment(lock: BinaryIO) -> bool:
+    """:func:`try_lock`, but not in vain because another process is asking whether the lock is held."""
+    deadline = time.monotonic() + _ASKING_SECONDS
+    while not (taken := try_lock(lock)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return taken
+
+
 def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:
     """Wait for ``lock``, the open ``file``; False if its file system has no locks."""
     try:
-        if not try_lock(lock):
+        if not _try_for_a_moment(lock):
             if if_held is not None:
                 raise if_held
             notice(f"waiting for another process to finish writing {file.parent}")

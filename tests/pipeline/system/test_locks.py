@@ -12,6 +12,7 @@ import pytest
 from pipeline.system import locks
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import MACHINE, is_held, locked
+from tests.processes import in_a_process, line_of
 
 BUSY = PipelineError("busy")
 LONG_AGO = 3600.0
@@ -59,6 +60,27 @@ def test_who_holds_a_lock_for_long_renews_it(tmp_path: Path, monkeypatch: pytest
     os.utime(file, (0, 0))
     time.sleep(0.1)
     assert file.stat().st_mtime == 0
+
+
+ASKED_AGAIN_AND_AGAIN = """
+from pipeline.system.locks import is_held
+print("begun", flush=True)
+while True:
+    is_held(ROOT)
+"""
+
+
+def test_who_only_asks_whether_a_lock_is_held_keeps_nobody_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_ASKING_SECONDS", 5.0)  # the other process may be halted while it asks
+    file = tmp_path / ".lock"
+    file.touch()
+    with in_a_process(ASKED_AGAIN_AND_AGAIN, file) as process:
+        assert line_of(process) == "begun"
+        for _ in range(3000):
+            with locked(file, BUSY):
+                pass
 
 
 def test_on_a_full_disk_the_error_of_what_holds_a_lock_is_the_one_that_is_seen(tmp_path: Path) -> None:
