@@ -18,7 +18,7 @@ from pandas.api.types import is_numeric_dtype
 
 from pipeline.data.tables import write_table
 from pipeline.records.run_record import RunRecord, TaskScore
-from pipeline.system.atomic import clear_leftovers, make_folder, new_file, write_json
+from pipeline.system.atomic import clear_leftovers, make_folder, new_file, remove_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
@@ -162,7 +162,7 @@ class Ledger:
         What killed processes left of half-written files is cleared away. If another process is at it, ``wait`` for it
         or raise :class:`RunBusy`.
         """
-        folder = make_folder(self.folder(run))
+        folder = self.folder(run)
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
         with locked(folder / ".lock", if_held=None if wait else busy, renewed=True):
             clear_leftovers(folder)
@@ -196,6 +196,7 @@ class Ledger:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json", by_alias=True))
         self.drop_checkpoint(record.run)
+        clear_leftovers(self.root)  # of a removal that was killed
 
     def files(self, run: str) -> list[Path]:
         """The files that are the record of a finished run: not its weights or checkpoint."""
@@ -241,10 +242,8 @@ class Ledger:
             if folder.is_symlink():
                 folder.unlink()
                 return
-            (folder / "run.json").unlink(
-                missing_ok=True
-            )  # first: without it the run does not count, should the rest stay
-            shutil.rmtree(folder)
+            clear_leftovers(self.root)
+            remove_folder(folder)
 
     def begin_again(self, run: str) -> None:
         """Let a finished run be trained from its beginning, or go on where that was interrupted.

@@ -1,7 +1,8 @@
 """Files and folders that appear complete or not at all, and the hashes that identify them.
 
-New content is made in a hidden *staging* folder beside its place, then renamed. The writer holds a lock in the staging
-folder while it works. A staging folder whose lock is free was therefore left by a killed process and can be cleared.
+New content is made in a hidden *staging* folder beside its place, then renamed; a folder that is removed is first
+renamed into one. The writer holds a lock in the staging folder while it works. A staging folder whose lock is free was
+therefore left by a killed process and can be cleared.
 """
 
 import errno
@@ -95,6 +96,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         _complete(temporary, staging)
         _replace_folder(target, temporary, staging / f"{target.name}.old")
         _flush(target.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder. It goes from its place at once, whatever becomes of this process or is made there meanwhile."""
+    with _staging(path) as (target, staging):
+        gone = staging / target.name
+        target.rename(gone)
+        shutil.rmtree(gone)
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:

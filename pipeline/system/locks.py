@@ -56,7 +56,7 @@ def try_lock(lock: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
 
 @contextmanager
 def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = False) -> Iterator[None]:
-    """Hold the lock of ``file``; the file itself stays behind.
+    """Hold the lock of ``file``, which is made with its folder if it is missing, and stays behind.
 
     ``renewed`` is for locks that are held for minutes or hours: other machines then need not wait for one that is gone.
 
@@ -68,7 +68,7 @@ def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = Fal
             # Who is gone keeps its lock on a file without a name. Should it come back after all, two processes do the
             # same work: that costs time, not results.
             file.unlink(missing_ok=True)
-        lock = open_lock(file)
+        lock = _opened(file)
     with lock:
         with writing(file):
             supported = _acquire(lock, file, if_held)
@@ -88,6 +88,16 @@ def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = Fal
             if supported:
                 # Closing is not enough: a child process forked in the meantime has the file open too.
                 fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _opened(file: Path) -> BinaryIO:
+    """:func:`open_lock`, with the folder of ``file``, which another process may remove at any moment."""
+    for _ in range(100):  # a link to nothing is never made
+        with suppress(FileNotFoundError, FileExistsError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return open_lock(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return open_lock(file)
 
 
 def is_held(file: Path) -> bool:

@@ -3,11 +3,12 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pipeline.records.ledger import Ledger, RunBusy
 from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import clear_leftovers, write_text
+from pipeline.system.atomic import clear_leftovers, leftovers, write_text
 from pipeline.system.errors import PipelineError
 from tests.processes import in_a_process, line_of
 
@@ -488,10 +489,65 @@ def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
         assert ledger.find(RUN) is None
 
 
+LOCKED_AGAIN_AND_AGAIN = """
+from pipeline.records.ledger import Ledger, RunBusy
+from pipeline.system import locks
+locks._ASKING_SECONDS = 0  # the file is opened more often
+print("begun", flush=True)
+while True:
+    try:
+        with Ledger(ROOT).lock(ARGUMENTS[0]):
+            pass
+    except RunBusy:
+        pass
+"""
+
+
+def test_a_run_is_removed_while_others_want_to_train_it(ledger: Ledger, tmp_path: Path) -> None:
+    folder, removed = ledger.folder(RUN), 0
+    with in_a_process(LOCKED_AGAIN_AND_AGAIN, tmp_path / "reports", RUN) as process:
+        assert line_of(process) == "begun"
+        deadline = time.monotonic() + 20
+        while removed < 25 and time.monotonic() < deadline:
+            with suppress(FileNotFoundError):  # removed, and not locked since
+                for name in ("curve.csv", "predictions.parquet", "run.json"):
+                    (folder / name).touch()
+                with suppress(RunBusy):
+                    ledger.remove(RUN)
+                    removed += 1
+                    assert not (folder / "run.json").exists()
+        assert process.poll() is None
+    assert removed > 0
+
+
+def test_what_a_removal_that_was_killed_left_is_no_run_and_is_cleared(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    code = """
+import shutil
+from pipeline.records.ledger import Ledger
+shutil.rmtree = lambda folder, **_: os.kill(os.getpid(), signal.SIGKILL)
+Ledger(ROOT).remove(ARGUMENTS[0])
+"""
+    with in_a_process(code, tmp_path / "reports", RUN) as process:
+        assert process.wait() == -signal.SIGKILL
+    (left,) = ledger.root.iterdir()
+    assert left in leftovers(tmp_path)
+    assert (ledger.began(RUN), ledger.records()) == (False, ({}, {}))
+    other = "ba9876543210"
+    ledger.finish(record(other), CURVE, PREDICTIONS)
+    assert ledger.names() == [other]
+
+
 def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file")
     with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
         pytest.fail("locked in a file")
+
+
+def test_reports_on_a_disk_that_is_not_mounted_are_named(tmp_path: Path) -> None:
+    (tmp_path / "reports").symlink_to(tmp_path / "nothing")
+    with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
+        pytest.fail("locked nowhere")
 
 
 def test_equal_identities_have_equal_names_and_others_do_not() -> None:
