@@ -217,15 +217,20 @@ class Ledger:
         return True
 
     def add_scores(self, record: RunRecord, added: Mapping[str, tuple[TaskScore, pd.DataFrame]]) -> RunRecord:
-        """Add what the model of a finished run is found to score on other tasks, predictions first."""
+        """Add what the model of a finished run is found to score on other tasks, predictions first.
+
+        Nothing is written if the run was removed.
+        """
+        scores = {task: score for task, (score, _) in added.items()}
         with self.lock(record.run, wait=True):
-            for task, (_, table) in added.items():
-                write_table(table, self._predictions_file(record.run, task))
-            scores = {task: score for task, (score, _) in added.items()}
             # Another process may have added some since the record was read.
-            record = self.find(record.run) or record
+            current = self.find(record.run)
+            record = current or record
             record = record.model_copy(update={"scores": {**record.scores, **scores}})
-            write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json", by_alias=True))
+            if current is not None:
+                for task, (_, table) in added.items():
+                    write_table(table, self._predictions_file(record.run, task))
+                write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json", by_alias=True))
         return record
 
     def tidy(self, run: str) -> None:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,13 +65,9 @@ def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = Fal
     """
     with writing(file):
         if _is_abandoned(file):
-            # Who is gone keeps its lock on a file without a name. Should it come back after all, two processes do the
-            # same work: that costs time, not results.
-            file.unlink(missing_ok=True)
-        lock = _opened(file)
+            _give_up(file, if_held)
+        lock, supported = _taken(file, if_held)
     with lock:
-        with writing(file):
-            supported = _acquire(lock, file, if_held)
         ended = threading.Event()
         renewal = threading.Thread(target=_renew, args=(lock.fileno(), ended), daemon=True)
         try:
@@ -116,6 +112,20 @@ def _is_abandoned(file: Path) -> bool:
     return False
 
 
+def _give_up(file: Path, if_held: PipelineError | None) -> None:
+    """Let an abandoned lock be another file than the one of that name from now on.
+
+    Who is gone keeps its lock on a file without a name. Should it come back after all, two processes do the same work:
+    that costs time, not results.
+    """
+    turn = file.with_name(f"{file.name}.abandoned")
+    # One at a time, and each looks again: the file may already be that of the process before.
+    with locked(turn, if_held):
+        if _is_abandoned(file):
+            file.unlink(missing_ok=True)
+        turn.unlink(missing_ok=True)
+
+
 def _renew(lock: int, ended: threading.Event) -> None:
     while not ended.wait(_RENEWAL_SECONDS):
         with suppress(OSError):
@@ -128,6 +138,21 @@ def _try_for_a_moment(lock: BinaryIO) -> bool:
     while not (taken := try_lock(lock)) and time.monotonic() < deadline:
         time.sleep(0.001)
     return taken
+
+
+def _taken(file: Path, if_held: PipelineError | None) -> tuple[BinaryIO, bool]:
+    """``file``, open and locked, and whether its file system has locks.
+
+    A file that was deleted before its lock was had keeps nobody from locking another of that name.
+    """
+    while True:
+        lock = _opened(file)
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            opened.enter_context(lock)
+            supported = _acquire(lock, file, if_held)
+            if os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+                opened.pop_all()
+                return lock, supported
 
 
 def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:

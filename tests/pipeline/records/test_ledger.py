@@ -520,6 +520,15 @@ def test_a_run_is_removed_while_others_want_to_train_it(ledger: Ledger, tmp_path
     assert removed > 0
 
 
+def test_scores_that_come_late_do_not_bring_a_removed_run_back(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.remove(RUN)
+    score = TaskScore(metric="pearson", dev=0.8, rows=1)
+    assert set(ledger.add_scores(record(), {"sts": (score, TABLE)}).scores) == {"sst", "sts"}
+    assert ledger.find(RUN) is None
+    assert ledger.files(RUN) == []
+
+
 def test_what_a_removal_that_was_killed_left_is_no_run_and_is_cleared(ledger: Ledger, tmp_path: Path) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     code = """

@@ -4,7 +4,10 @@ import fcntl
 import os
 import resource
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,53 @@ def test_a_lock_that_another_machine_no_longer_renews_is_free(
         else:
             with pytest.raises(PipelineError, match="busy"), locked(file, BUSY):
                 pass
+
+
+def test_of_two_that_find_a_lock_abandoned_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, unlink = tmp_path / ".lock", Path.unlink
+    file.write_text("another")
+    os.utime(file, (time.time() - LONG_AGO,) * 2)
+    has_entered, may_leave, entered = threading.Event(), threading.Event(), list[str]()
+
+    def enter(name: str) -> None:
+        with suppress(PipelineError), locked(file, BUSY, renewed=True):
+            entered.append(name)
+            has_entered.set()
+            may_leave.wait(10)
+
+    def unlink_once_the_other_had_its_time(path: Path, missing_ok: bool = False) -> None:
+        if path == file and threading.current_thread() is slow:
+            fast.start()
+            has_entered.wait(1)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_once_the_other_had_its_time)
+    slow, fast = (threading.Thread(target=enter, args=(name,)) for name in ("slow", "fast"))
+    slow.start()
+    has_entered.wait(10)
+    slow.join(0.5)
+    may_leave.set()
+    slow.join()
+    fast.join()
+    assert len(entered) == 1
+
+
+def test_a_lock_whose_file_is_deleted_while_others_wait_for_it_is_not_theirs(tmp_path: Path) -> None:
+    file, entered = tmp_path / "run" / ".lock", threading.Event()
+
+    def wait_and_enter() -> None:
+        with locked(file):
+            entered.set()
+            with pytest.raises(PipelineError, match="busy"), locked(file, BUSY):
+                pytest.fail("two holders")
+
+    with ThreadPoolExecutor() as threads:
+        with locked(file):
+            waiting = threads.submit(wait_and_enter)
+            assert not entered.wait(0.3)
+            file.unlink()
+            file.parent.rmdir()
+        waiting.result(timeout=10)
 
 
 def test_who_holds_a_lock_for_long_renews_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
