@@ -199,8 +199,11 @@ class Ledger:
         clear_leftovers(self.root)  # of a removal that was killed
 
     def files(self, run: str) -> list[Path]:
-        """The files that are the record of a finished run: not its weights or checkpoint."""
-        return sorted(file for file in self.folder(run).iterdir() if RECORD_FILE.fullmatch(file.name))
+        """The files that are the record of a finished run, not its weights or checkpoint; none if it was removed."""
+        folder = self.folder(run)
+        with reading(folder), suppress(FileNotFoundError):
+            return sorted(file for file in folder.iterdir() if RECORD_FILE.fullmatch(file.name))
+        return []
 
     def add(self, run: str, contents: Mapping[str, Iterable[bytes]]) -> bool:
         """Add the record of a run that was finished elsewhere, from the contents of its files, ``run.json`` last.

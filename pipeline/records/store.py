@@ -117,16 +117,17 @@ class Artifact(BaseModel, frozen=True):
         """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
         if not self.manifest.files:
             raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
-        for name, expected in self.manifest.files.items():
-            file = self.folder / name
-            if not file.is_file():
-                raise PipelineError(f"{file}: missing from the artifact: {self.remedy}")
-            if sha256_file(file) != expected:
-                raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self.remedy}")
-        for file in sorted(self.folder.iterdir()):
-            known = file.name.startswith(".") or file.name in {*self.manifest.files, MANIFEST}
-            if file.suffix in (".json", ".safetensors") and not known:
-                raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
+        with reading(self.folder, self.remedy):  # another process may remove it meanwhile
+            for name, expected in self.manifest.files.items():
+                file = self.folder / name
+                if not file.is_file():
+                    raise PipelineError(f"{file}: missing from the artifact: {self.remedy}")
+                if sha256_file(file) != expected:
+                    raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self.remedy}")
+            for file in sorted(self.folder.iterdir()):
+                known = file.name.startswith(".") or file.name in {*self.manifest.files, MANIFEST}
+                if file.suffix in (".json", ".safetensors") and not known:
+                    raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
 
     @property
     def remedy(self) -> str:
@@ -234,7 +235,7 @@ class Store:
             with noted(problems):
                 if (artifact := self._read(folder)) is None:
                     raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
-                with noted(problems), reading(folder):
+                with noted(problems):
                     artifact.verify()
                 with reading(folder):
                     self.adapters_of(artifact.manifest)

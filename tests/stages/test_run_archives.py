@@ -71,6 +71,14 @@ def test_what_is_exported_is_imported_byte_for_byte(reports: Path, export: Calla
     assert Ledger(tmp_path / "other").records() == Ledger(reports).records()
 
 
+def test_a_run_that_is_removed_after_it_was_listed_is_missing(reports: Path, tmp_path: Path) -> None:
+    stays, goes = (finish(reports, seed) for seed in (1, 2))
+    runs = Runs(reports, tmp_path / "store")
+    Ledger(reports).remove(goes)
+    exported = export_runs(runs, tmp_path / "runs.zip")
+    assert (exported.runs, exported.missing) == ((stays,), (goes,))
+
+
 def test_equal_records_give_equal_bytes(reports: Path, export: Callable[..., Path]) -> None:
     finish(reports, 1)
     first = export().read_bytes()

@@ -17,7 +17,7 @@ from torch import nn
 from pipeline.records.packing import export_artifact
 from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Manifest, Store
 from pipeline.runs.weights import load_head
-from pipeline.system.atomic import write_text
+from pipeline.system.atomic import sha256_file, write_text
 from pipeline.system.errors import PipelineError
 from tests.pipeline.records.artifacts import FUSED, MEANING, OTHER, SST, STS, contents, manifest, save, save_fusion
 from tests.processes import WITH_WIDE_GAPS, in_a_process
@@ -383,6 +383,22 @@ def test_of_a_run_in_two_folders_none_is_removed(store: Store) -> None:
     assert store.find(SST) is not None
     with pytest.raises(PipelineError, match=f"is in {folder} and {copied}"):
         store.remove(SST)
+
+
+@pytest.mark.parametrize("look", ["sha256_file", "sorted"])
+def test_an_artifact_that_is_removed_while_it_is_verified_is_named(
+    look: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = save(store, SST)
+    real = {"sha256_file": sha256_file, "sorted": sorted}[look]
+
+    def late(looked_at: Any) -> object:
+        shutil.rmtree(artifact.folder, ignore_errors=True)
+        return real(looked_at)
+
+    monkeypatch.setattr(f"pipeline.records.store.{look}", late, raising=False)
+    with pytest.raises(PipelineError, match=f"{artifact.folder}.*: remove it .* and train it again"):
+        artifact.verify()
 
 
 def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
