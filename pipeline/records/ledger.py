@@ -238,10 +238,11 @@ class Ledger:
 
     def tidy(self, run: str) -> None:
         """Remove what a process that was killed just after it finished ``run`` left of it."""
-        if self.checkpoint_file(run).parent.is_dir() and not self._again(run).exists():
+        if self.checkpoint_file(run).parent.is_dir() and not self._is_marked(run):
             # Whoever trains it anew, or does not let us write, keeps the checkpoint.
             with suppress(PipelineError), self.lock(run):
-                self.drop_checkpoint(run)
+                if not self._is_marked(run):
+                    self.drop_checkpoint(run)
 
     def remove(self, run: str) -> None:
         """Delete a run, finished or not; raises :class:`RunBusy` while another process trains it."""
@@ -258,20 +259,32 @@ class Ledger:
 
         What it finished before stays until it has finished again. Until then its checkpoint is not tidied away.
         """
-        mark = self._again(run)
-        if not mark.exists():
+        if not self._mark(run, "again").exists():
             self.drop_checkpoint(run)
-            make_folder(mark.parent)
-            with writing(mark):
-                mark.touch()
+            self._put_mark(run, "again")
+
+    def make_up_for_model(self, run: str) -> None:
+        """Keep the checkpoint of a run from being tidied away if it has a record, and is trained for its lost model."""
+        if present(self.folder(run) / "run.json"):
+            self._put_mark(run, "lost")
 
     def drop_checkpoint(self, run: str) -> None:
         """Let the run begin at its beginning."""
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
-    def _again(self, run: str) -> Path:
-        """Beside the checkpoint of a run that is trained although it was finished."""
-        return self.checkpoint_file(run).with_name("again")
+    def _put_mark(self, run: str, why: Literal["again", "lost"]) -> None:
+        mark = self._mark(run, why)
+        make_folder(mark.parent)
+        with writing(mark):
+            mark.touch()
+
+    def _is_marked(self, run: str) -> bool:
+        """Whether the run is trained although it was finished."""
+        return self._mark(run, "again").exists() or self._mark(run, "lost").exists()
+
+    def _mark(self, run: str, why: Literal["again", "lost"]) -> Path:
+        """Beside the checkpoint of a run that is trained although it was finished: by force, or for its lost model."""
+        return self.checkpoint_file(run).with_name(why)
 
 
 def _read(

@@ -54,6 +54,9 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
         # Another command may have finished it between the first look and the lock.
         elif (record := on_main_process(run.finished)) is not None:
             return Made(record, is_new=False)
+        else:
+            # A command that needs no more than the record would take the checkpoint for one that was left behind.
+            on_main_process(lambda: ledger.make_up_for_model(run.name))
         record = run.train()
         on_main_process(lambda: ledger.drop_checkpoint(run.name))
     return Made(record, is_new=True)

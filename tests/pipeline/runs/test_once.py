@@ -9,6 +9,8 @@ import pytest
 from pipeline.records.ledger import RunBusy
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.workspace import Workspace
+from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS
+from tests.pipeline.records.test_ledger import record as finished_record
 
 
 @dataclass
@@ -88,3 +90,17 @@ def test_with_force_nothing_resumes_that_was_begun_without(run: Run) -> None:
     run.interrupted = False
     assert get_or_train(run, force=True) == Made(1, True)
     assert run.resumed == [False, False]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_way_to_a_lost_model_outlives_commands_that_need_only_the_record(force: bool, run: Run) -> None:
+    run.workspace.ledger.finish(finished_record(run.name), CURVE, PREDICTIONS)
+    run.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        get_or_train(run)
+    assert get_or_train(Run(run.workspace, records=[7])) == Made(7, False)
+    assert run.workspace.ledger.checkpoint_file(run.name).exists()
+    run.interrupted = False
+    assert get_or_train(run, force) == Made(1, True)
+    assert run.resumed == [False, not force]
+    assert not run.workspace.ledger.checkpoint_file(run.name).parent.exists()
