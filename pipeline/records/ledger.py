@@ -226,10 +226,10 @@ class Ledger:
         """
         scores = {task: score for task, (score, _) in added.items()}
         with self.lock(record.run, wait=True):
-            # Another process may have added some since the record was read.
+            # Another process may have added some since the record was read, or removed it.
             current = self.find(record.run)
-            record = current or record
-            record = record.model_copy(update={"scores": {**record.scores, **scores}})
+            known = record if current is None else current
+            record = known.model_copy(update={"scores": {**known.scores, **scores}})
             if current is not None:
                 for task, (_, table) in added.items():
                     write_table(table, self._predictions_file(record.run, task))
