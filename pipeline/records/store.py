@@ -6,7 +6,6 @@
 
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +16,15 @@ from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import SharedRecipe
-from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
+from pipeline.system.atomic import (
+    canonical_json,
+    clear_leftovers,
+    new_folder,
+    remove_folder,
+    sha256_file,
+    sha256_text,
+    write_json,
+)
 from pipeline.system.errors import PipelineError, noted, raise_all, writing
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import reading
@@ -364,11 +371,9 @@ def _subfolders(folder: Path) -> list[Path] | None:
 
 
 def delete(folder: Path) -> None:
-    """Delete an artifact, its manifest first: without one it does not count, should the rest stay."""
+    """Delete an artifact, which is gone at once, whatever becomes of this process; of a link, the link alone."""
     with writing(folder):
         if folder.is_symlink():
             folder.unlink()
-            return
-        if (folder / MANIFEST).is_file():
-            (folder / MANIFEST).unlink()
-        shutil.rmtree(folder)
+        else:
+            remove_folder(folder)

@@ -404,15 +404,16 @@ def test_an_artifact_that_is_removed_while_it_is_verified_is_named(
 def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(store, SST).folder
 
-    def interrupted(path: Path) -> None:
+    def interrupted(path: Path, **_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.records.store.shutil.rmtree", interrupted)
+        patched.setattr("pipeline.system.atomic.shutil.rmtree", interrupted)
         store.remove(SST)
     assert (store.artifacts(), store.find(SST)) == ([], None)
-    store.remove(SST)
-    assert not folder.exists()
+    assert len(list(folder.parent.iterdir())) == 1 and not folder.exists()
+    save(store, SST)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
