@@ -33,6 +33,9 @@ _ABANDONED_SECONDS = 10 * 60.0
 _ASKING_SECONDS = 0.05
 """How long those who ask whether a lock is held may have it themselves, at most."""
 
+_TRIES = 1000
+"""So many only where storage never gives a file the same number twice; then a lock is taken as it is."""
+
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 _warned = set[int]()  # device numbers of file systems without locks that the user has been warned of
@@ -145,12 +148,12 @@ def _taken(file: Path, if_held: PipelineError | None) -> tuple[BinaryIO, bool]:
 
     A file that was deleted before its lock was had keeps nobody from locking another of that name.
     """
-    for last in (*[False] * 1000, True):  # so many only where storage never names a file twice by the same number
+    for left in reversed(range(_TRIES)):
         lock = _opened(file)
         with suppress(FileNotFoundError), ExitStack() as opened:
             opened.enter_context(lock)
             supported = _acquire(lock, file, if_held)
-            if last or os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+            if not left or os.path.samestat(os.fstat(lock.fileno()), file.stat()):
                 opened.pop_all()
                 return lock, supported
     raise PipelineError(f"cannot lock {file}: it disappears again and again: find out what deletes it")

@@ -110,3 +110,6 @@ def test_of_two_demos_that_are_started_at_once_in_a_new_folder_none_is_refused(t
         _claim(tmp_path, 0)
         temporary.write_text('{"seed": 0}')
     _claim(tmp_path, 0)
+    assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
+    with pytest.raises(PipelineError, match="was made with another seed"):
+        _claim(tmp_path, 1)
