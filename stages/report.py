@@ -55,19 +55,24 @@ def report(study: str, reports: Path, attention: str | None = None, runs: Sequen
     """
     if runs is not None and attention is None:
         raise PipelineError("--runs names the models whose attention is drawn: give --attention with it")
-    folder = reports / name_of_study(study)
-    file = folder / "study.json"
-    if not present(file):
-        raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {study} first")
-    ledger = Ledger(reports)
-    maps = maps_of(attention, runs, _result(file), ledger) if attention is not None else ()
+    folder, ledger = reports / name_of_study(study), Ledger(reports)
+    result = result_of(study, reports)
+    maps = maps_of(attention, runs, result, ledger) if attention is not None else ()
     with locked(folder / ".lock"):
         # A compare may have ended while maps were drawn or the lock was waited for.
-        write_report(_result(file), ledger, folder, maps)
+        write_report(result_of(study, reports), ledger, folder, maps)
     return folder
 
 
-def _result(file: Path) -> StudyResult:
+def result_of(study: str, reports: Path) -> StudyResult:
+    """What ``compare`` last wrote of a study, by its name or its TOML file.
+
+    Raises:
+        PipelineError: it was never compared here, or what was written is damaged.
+    """
+    file = reports / name_of_study(study) / "study.json"
+    if not present(file):
+        raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {study} first")
     return read_model(StudyResult, file, "run compare again")
 
 

@@ -53,6 +53,8 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
             ("ensemble", "--reports", *ENSEMBLE[1:]),
             ("report", "--reports"),
             ("report", "--study"),
+            ("pool", "--reports", "first"),
+            ("pool", "--studies"),
             ("compare", "--study"),
         )
     },
@@ -172,6 +174,7 @@ def test_a_file_that_cannot_be(name: str, refused: Refused, tmp_path: Path) -> N
 
 REPORTS_JSON = {
     "study.json": ("mine/study.json", ["report", "--study", "mine"], "run compare again"),
+    "study.json of several": ("mine/study.json", ["pool", "mine"], "run compare again"),
     "ensemble.json": (
         "ensembles/mine/ensemble.json", [*PREDICT, "--using", "ensemble:mine"], "make the ensemble again"),
     "run.json": ("runs/mine/run.json", [*ENSEMBLE, "--runs", "mine"], "the run is trained again"),

@@ -145,6 +145,34 @@ def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> 
     assert run("report", "--study", "tiny", places[3])[0] == 0
 
 
+def test_studies_of_one_target_each_are_tested_together(places: list[str], run: Command, tmp_path: Path) -> None:
+    recipe = '[recipe]\nbottleneck = 8\nepochs = 1\nfusion = "gated"\n'
+    for name, target, source in (("first", "films", "meals"), ("second", "meals", "films")):
+        text = f'targets = ["{target}"]\nsources = ["{source}"]\nseeds = [1]\nscoring = "half"\n{recipe}'
+        (tmp_path / f"{name}.toml").write_text(f'methods = ["full", "fusion"]\n{text}')
+        compared = run("compare", "--study", tmp_path / f"{name}.toml", "--limit", "32", "--batch-size", "8", *places)
+        assert compared[0] == 0, compared[2]
+    status, out, error = run("pool", "first", "second", places[3], "--json")
+    assert (status, error) == (0, "")
+    assert out.startswith("fusion of first and second, on the mean of 2 targets:\n")
+    found = json.loads(out.splitlines()[-1])
+    assert (found["studies"], found["seeds"], found["looks"]) == (["first", "second"], [[1], [1]], 1)
+    assert found["missing"] == [] and [*found["against"]] == ["the target alone", "the best row without fusion"]
+    alone = found["against"]["the target alone"]
+    assert alone["difference"] == pytest.approx(sum(each["difference"] for each in alone["targets"].values()) / 2)
+    assert alone["interval"][0] <= alone["difference"] <= alone["interval"][1]
+    assert json.loads(run("pool", "first", "second", "--targets", "meals", places[3], "--json")[1].splitlines()[-1])[
+        "against"
+    ]["the target alone"]["targets"] == {"meals": alone["targets"]["meals"]}
+    for arguments, message in (
+        (["first", "first"], "pool: first twice: name each once"),
+        (["first", "third"], "no such study here: run python -m pipeline compare --study third first"),
+        (["first", "second", "--targets", "films,sst"], "--targets sst: studies first and second have films and meals"),
+    ):
+        status, _, error = run("pool", *arguments, places[3])
+        assert status == 2 and message in error
+
+
 def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: Command, tmp_path: Path) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n[recipe]\nbottleneck = 8\nepochs = 1\n')

@@ -6,7 +6,7 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from pipeline.cli.compare import compare, report, studies
+from pipeline.cli.compare import compare, pool, report, studies
 from pipeline.cli.doctor import doctor
 from pipeline.cli.export import export
 from pipeline.cli.predict import ensemble, evaluate, predict
@@ -49,6 +49,7 @@ for verb in (
     pretrain,
     compare,
     report,
+    pool,
     demo,
     predict,
     evaluate,

@@ -1,11 +1,23 @@
-"""Verbs for studies: compare, report, studies list and show."""
+"""Verbs for studies: compare, report, pool, studies list and show."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, Flag, FreeText, Places, ReportsFolder, Running, Training, names_in, numbers_in
+from pipeline.cli.options import (
+    REPORTS,
+    Flag,
+    FreeText,
+    Json,
+    Places,
+    ReportsFolder,
+    Running,
+    Training,
+    names_in,
+    numbers_in,
+)
 from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.records.studies import StudyResult
 from pipeline.settings.resources import ExecutorName
@@ -13,7 +25,7 @@ from pipeline.settings.sections import ScoredOn
 from pipeline.settings.study_files import study_names
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
-from pipeline.system.streams import LIBRARIES, announce, print_error
+from pipeline.system.streams import LIBRARIES, announce, notice, print_error
 from stages.studies import STUDIES, find_study
 
 studies = App(name="studies", help="The shipped studies.")
@@ -144,6 +156,28 @@ def report(
     from stages import report as stage
 
     print(f"page: {stage.report(study, reports, attention, names_in(runs)) / 'index.html'}")
+
+
+def pool(
+    studies: Annotated[tuple[str, ...], Parameter(help="Studies that compare has run.", negative=())],
+    *,
+    targets: str | None = None,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Test the fusions of several studies together, on the mean of all their targets, without training.
+
+    Each study has other targets, and its first row of fusion is compared with the best row of each kind.
+
+    Args:
+        targets: Only these targets, such as sst,sts (all).
+    """
+    from stages.pool import pool_studies
+
+    found = pool_studies(studies, reports, names_in(targets))
+    for cell in found.missing:
+        notice(f"note: no run of {cell}")
+    print_result(found.lines, found.summary(), json)
 
 
 @studies.command(name="list")
