@@ -14,8 +14,8 @@ import pytest
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
+from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.opponents import duels, leading_duels
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs

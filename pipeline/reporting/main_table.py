@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
-from pipeline.reporting.opponents import leading_fusion
+from pipeline.reporting.duels import leading_fusion
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import (
     StudyRuns,

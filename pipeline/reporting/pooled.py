@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.reporting.cells import judge
-from pipeline.reporting.opponents import OPPONENTS, Duel, duels, leading_fusion
+from pipeline.reporting.duels import OPPONENTS, Duel, duels_of_leading, leading_fusion
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
 from pipeline.reporting.text import comparison_text, listed, points
 from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
@@ -97,8 +97,7 @@ def pool(studies: Sequence[StudyRuns], targets: Sequence[str] | None = None) -> 
 
 def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
     """By kind, those that can be tested."""
-    leading = leading_fusion(runs)
-    own = [duel for duel in duels(runs) if duel.line == leading]
+    own = duels_of_leading(runs)
     if not own:
         raise PipelineError(
             f"study {runs.study.name}: it needs runs of a fusion and of a row without it on all of its targets"

@@ -6,9 +6,9 @@ from textwrap import fill
 import pandas as pd
 from matplotlib.axes import Axes
 
+from pipeline.reporting.duels import leading_duels, leading_fusion
 from pipeline.reporting.figures.drawing import Drawing, label_width, panels
 from pipeline.reporting.main_table import main_comparisons, which_compared
-from pipeline.reporting.opponents import leading_duels, leading_fusion
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.tables import MARKS

@@ -10,11 +10,11 @@ import pytest
 from matplotlib.text import Text
 
 from pipeline.reporting.build import build_report
+from pipeline.reporting.duels import leading_duels
 from pipeline.reporting.figures.attention import fusion_attention
 from pipeline.reporting.figures.drawing import INK, drawing_style, look_of, short_number
 from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import CLASSES, ROWS, Synthetic, make

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.records.studies import Line
 from pipeline.reporting.cost import cost_table
+from pipeline.reporting.duels import leading_duels
 from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import cost_sentences, main_table, main_verdict, main_verdicts
-from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall

@@ -7,14 +7,8 @@ import pytest
 
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
-from pipeline.reporting.opponents import (
-    OPPONENTS,
-    duels,
-    holds_fusion,
-    leading_fusion,
-    opponents_sentences,
-    opponents_table,
-)
+from pipeline.reporting.duels import OPPONENTS, close_calls, duels, holds_fusion, leading_fusion
+from pipeline.reporting.opponents import opponents_sentences, opponents_table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Shared, mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
@@ -328,3 +322,36 @@ def test_trials_that_several_opponents_share_count_once(rows: list[str], trials:
             study.add(label, "sst", 1)
     best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best row without fusion")
     assert best.trials == {"sst": (1, trials)}
+
+
+@pytest.mark.parametrize(("gap", "quality", "close"), [(0.009, 0.95, True), (0.011, 0.95, False), (0.009, 0.45, False)])
+def test_a_verdict_that_depends_on_a_close_choice_is_told(
+    gap: float, quality: float, close: bool, tmp_path: Path
+) -> None:
+    """On mr the validation rows prefer a weak adapter; with full fine-tuning, which is strong there, the fusion is not
+    better on the mean. Where the verdict stays, there is nothing to tell."""
+    methods = ["full", "adapter", "fusion"]
+    study = make(tmp_path, methods=methods, targets=["sst", "mr"], scoring="half", seeds=[1])
+    for row, target, own, dev in (
+        ("full", "sst", 0.5, 0.9),
+        ("adapter", "sst", 0.5, 0.2),
+        ("full", "mr", quality, 0.6 - gap),
+        ("adapter", "mr", 0.4, 0.6),
+        ("fusion", "sst", 0.7, 0.7),
+        ("fusion", "mr", 0.62, 0.7),
+    ):
+        study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
+    runs = runs_of(study)
+    calls = [call for call in close_calls(runs) if call.duel.kind == "the target alone"]
+    table = opponents_table(runs)
+    assert table is not None
+    told = [note for note in table.notes if "depend on a choice between rows" in note]
+    (sentence,) = opponents_sentences(runs)
+    assert bool(calls) == bool(told) == ("depends on a choice between nearly equal rows on mr." in sentence) == close
+    for call in calls:
+        assert (call.target, str(call.other)) == ("mr", "full") and call.duel.comparison is not None
+        assert call.duel.comparison.verdict == "better" != call.comparison.verdict
+        assert f"on mr, adapter (0.600) rather than full fine-tuning ({0.6 - gap:.3f}); with the latter" in told[0]
+        values = {line: runs.cell(line, "mr")[0].value for line in ("adapter", "full")}
+        changed = (values["full"] - values["adapter"]) / 2
+        assert call.comparison.difference == pytest.approx(call.duel.comparison.difference - changed)

@@ -8,7 +8,7 @@ import pytest
 from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.opponents import OPPONENTS, duels
+from pipeline.reporting.duels import OPPONENTS, duels
 from pipeline.reporting.pooled import pool
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
