@@ -49,7 +49,7 @@ bench: $(INSTALLED)
 
 # Shipped studies, one after the other, each with the records of its runs in an archive; what is finished is not
 # trained again. make studies BACKBONE=DIR DATA=DIR, with JOBS=4 processes, or STUDIES="few-rows" alone.
-STUDIES ?= few-rows all-rows fusion-ladder fusion-parts pfeiffer-2021 frohmann-2024 mao-2022
+STUDIES ?= few-rows all-rows fusion-ladder fusion-repeat fusion-parts fusion-targets pfeiffer-2021 frohmann-2024 mao-2022
 STORE ?= adapters_store
 REPORTS ?= reports
 JOBS ?= 1

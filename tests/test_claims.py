@@ -13,15 +13,19 @@ import pandas as pd
 import pytest
 
 from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
+from pipeline.reporting.pooled import pool
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs
 
 ROOT = Path(__file__).parents[1]
-KINDS = ("the target alone", "one adapter", "the best row without fusion")
+KINDS = ("the target alone", "sequential fine-tuning", "one adapter", "the best row without fusion")
+POOLED = {"reports/reference/nine-targets": ("fusion-repeat", "fusion-parts", "fusion-targets")}
+"""The reports that several others make together."""
 
 
 class Claim(NamedTuple):
@@ -33,7 +37,7 @@ class Claim(NamedTuple):
     left_out: str
     """A target without which the means are; empty: none."""
     numbers: tuple[str, ...]
-    """By kind of opponent, such as ``+0.1 (-1.6 to 1.7)``."""
+    """By kind of opponent, such as ``+0.1 (-1.6 to 1.7)``; ``-`` of one that the report lacks."""
 
 
 def claims() -> list[Claim]:
@@ -93,42 +97,55 @@ def test_the_table_has_a_line_for_each_report() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.report}-{claim.form}-{claim.left_out}")
 def test_a_line_of_the_readme_is_what_its_archive_says(claim: Claim, imported: Callable[[str], Path]) -> None:
-    runs = cells_of(claim, imported(claim.report))
+    found = pooled(claim, imported) if claim.report in POOLED else reported(claim, imported(claim.report))
+    assert tuple(shown(found[kind]) if kind in found else "-" for kind in KINDS) == claim.numbers
+
+
+def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
+    """What a report says of the first fusion of a form, by kind of opponent."""
+    runs = cells_of(claim, folder)
     of_form = [duel for duel in duels(runs) if form_of(runs, duel.line.row) == claim.form]
     line = of_form[0].line  # the first row of a form is the one that the study asks about
-    found = {duel.kind: duel.comparison for duel in of_form if duel.line == line}
-    assert [shown(found[kind]) for kind in KINDS] == list(claim.numbers)  # type: ignore[arg-type]
+    return {duel.kind: duel.comparison for duel in of_form if duel.line == line and duel.comparison is not None}
+
+
+def pooled(claim: Claim, imported: Callable[[str], Path]) -> dict[str, Comparison]:
+    """What several reports say together."""
+    reports = [f"reports/reference/{name}" for name in POOLED[claim.report]]
+    studies = [cells_of(claim._replace(report=report, left_out=""), imported(report)) for report in reports]
+    targets = [target for runs in studies for target in runs.study.targets if target != claim.left_out]
+    return {each.kind: each.comparison for each in pool(studies, targets) if each.comparison is not None}
 
 
 def scored_rows(folder: Path, target: str) -> set[str]:
     """The ids of the test rows of a task that the runs in a folder were scored on."""
-    files = (folder / "runs" / run / "predictions.parquet" for run in runs_of(folder, target))
-    tables = [pd.read_parquet(file) for file in files if file.is_file()]
+    tables = [pd.read_parquet(file) for file in predictions_on(folder, target)]
     return {row for table in tables if "split" in table for row in table.loc[table["split"] == "test", "id"]}
 
 
-def runs_of(folder: Path, target: str) -> list[str]:
-    """The runs in a folder that were scored on one task alone."""
-    records = {file.parent.name: json.loads(file.read_text()) for file in (folder / "runs").glob("*/run.json")}
-    return [run for run, record in records.items() if [*record["scores"]] == [target]]
+def predictions_on(folder: Path, target: str) -> list[Path]:
+    """The files with the predictions for a task, of the runs in a folder."""
+    records = [RunRecord.model_validate_json(file.read_text()) for file in (folder / "runs").glob("*/run.json")]
+    names = {record.run: "" if record.trained_on[0] == target else f"-{target}" for record in records}
+    files = (folder / "runs" / run / f"predictions{name}.parquet" for run, name in names.items())
+    return [file for file in files if file.is_file()]
 
 
 @pytest.mark.slow
 def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str], Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"
     every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip")}
-    every.remove("reports/reference/fusion-targets")  # came later, and took its sources
+    every -= {f"reports/reference/fusion-{later}" for later in ("targets", "repeat")}  # they took its sources
     shutil.copytree(imported(own), tmp_path, dirs_exist_ok=True)
     study = json.loads((ROOT / own / "study.json").read_text(encoding="utf-8"))
     left = dict[str, int]()
     for target in study["study"]["targets"]:
         scored = set[str]().union(*(scored_rows(imported(report), target) for report in every - {own}))
         left[target] = len(scored_rows(tmp_path, target) - scored)
-        for run in runs_of(tmp_path, target):
-            file = tmp_path / "runs" / run / "predictions.parquet"
-            if file.is_file():
-                table = pd.read_parquet(file)
-                table[(table.get("split") != "test") | ~table["id"].isin(scored)].to_parquet(file)
+        for file in predictions_on(tmp_path, target):
+            table = pd.read_parquet(file)
+            if "split" in table:
+                table[(table["split"] != "test") | ~table["id"].isin(scored)].to_parquet(file)
     study["study"]["reference"] = "even"
     runs = StudyRuns(StudyResult.model_validate(study), Ledger(tmp_path))
     against = {kind: shown(comparison) for kind, comparison in leading_duels(runs).items()}
@@ -140,6 +157,6 @@ def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str],
         against[row] = shown(turned)
     section = (ROOT / own / "README.md").read_text(encoding="utf-8").split("### Rows that no study had scored")[1]
     told = re.findall(r"^\| .* against .* \| \**([-+0-9.]+)\** \| (.*) \|$", section.split("\n## ")[0], re.MULTILINE)
-    kinds = ("the target alone", "one adapter", "even", "even-permuted", "own-trained")
+    kinds = ("the target alone", "sequential fine-tuning", "one adapter", "even", "even-permuted", "own-trained")
     assert [f"{points} ({interval})" for points, interval in told] == [against[kind] for kind in kinds]
     assert ", ".join(f"{target} {count}" for target, count in left.items()) in section.replace("\n", " ")
