@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.records.ledger import Ledger
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.notes import missing
-from pipeline.reporting.pooled import Pooled, pool
+from pipeline.reporting.pooled import Pooled, looks_of, pool, untested_kinds, with_targets
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.text import listed
+from pipeline.settings.study_files import name_of_study
 from pipeline.system.errors import PipelineError
 from stages.report import result_of
 
@@ -26,13 +28,16 @@ class Pool:
     pooled: tuple[Pooled, ...]
     missing: tuple[str, ...]
     """The cells without a run, each with the reason."""
+    untested: tuple[str, ...]
+    """The kinds of rows that only some of the studies have."""
 
     @property
     def lines(self) -> list[str]:
         targets = self.pooled[0].parts
         fusions = dict.fromkeys(part.fusion for part in targets.values())
         where = f"the mean of {len(targets)} targets" if len(targets) > 1 else next(iter(targets))
-        heading = f"{', '.join(fusions)} of {listed(self.studies)}, on {where}:"
+        seeds = " (one seed)" if any(each.comparison and each.comparison.seeds == 1 for each in self.pooled) else ""
+        heading = f"{'; '.join(fusions)} of {listed(self.studies)}, on {where}{seeds}:"
         return [heading, *(line for pooled in self.pooled for line in pooled.lines)]
 
     def summary(self) -> dict[str, Any]:
@@ -42,6 +47,7 @@ class Pool:
             "looks": self.looks,
             "against": {pooled.kind: pooled.summary() for pooled in self.pooled},
             "missing": [*self.missing],
+            "untested": [*self.untested],
         }
 
 
@@ -50,21 +56,33 @@ def pool_studies(studies: Sequence[str], reports: Path, targets: Sequence[str] |
 
     Args:
         studies: names or TOML files; each was compared, and no two have the same target.
-        targets: only these; None: all.
+        targets: only these, as if the studies had no others; None: all.
 
     Raises:
-        PipelineError: as :func:`pipeline.reporting.pooled.pool`, a study is named twice or was never compared here, or
-            its runs are gone.
+        PipelineError: as :func:`pipeline.reporting.pooled.pool`, a study is named twice or was never compared here, no
+            study has a target, or runs are gone.
     """
-    if len(set(studies)) < len(studies):
-        raise PipelineError(f"pool: {next(name for name in studies if studies.count(name) > 1)} twice: name each once")
+    names = [name_of_study(study) for study in studies]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise PipelineError(f"pool: {twice} twice: name each study once")
+    results = [result_of(study, reports) for study in studies]
     ledger = Ledger(reports)
-    opened = [StudyRuns(result_of(study, reports), ledger) for study in studies]
-    pooled = pool(opened, targets)
+    opened = [StudyRuns(result, ledger) for result in _selected(results, targets)]
     return Pool(
-        tuple(runs.study.name for runs in opened),
-        tuple(runs.study.seeds for runs in opened),
-        max(runs.study.looks for runs in opened),
-        tuple(pooled),
-        tuple(f"{runs.study.name}: {cell}" for runs in opened for cell in missing(runs)),
+        studies=tuple(runs.study.name for runs in opened),
+        seeds=tuple(runs.study.seeds for runs in opened),
+        looks=looks_of(opened),
+        pooled=tuple(pool(opened)),
+        missing=tuple(f"{runs.study.name}: {cell}" for runs in opened for cell in missing(runs)),
+        untested=tuple(untested_kinds(opened)),
     )
+
+
+def _selected(results: Sequence[StudyResult], targets: Sequence[str] | None) -> list[StudyResult]:
+    if targets is None:
+        return [*results]
+    known = dict.fromkeys(target for result in results for target in result.study.targets)
+    unknown = [target for target in targets if target not in known]
+    if unknown or not targets:
+        raise PipelineError(f"--targets {','.join(unknown)}: name some of {', '.join(known)}")
+    return [some for result in results if (some := with_targets(result, targets)) is not None]

@@ -17,7 +17,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.pooled import pool
+from pipeline.reporting.pooled import pool, with_targets
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs
@@ -69,13 +69,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return once
 
 
-def cells_of(claim: Claim, folder: Path) -> StudyRuns:
-    """The cells of the report's study, with the runs in ``folder``."""
-    study = json.loads((ROOT / claim.report / "study.json").read_text(encoding="utf-8"))
-    if claim.left_out:
-        study["study"]["targets"].remove(claim.left_out)
-        study["entries"] = [entry for entry in study["entries"] if entry["target"] != claim.left_out]
-    return StudyRuns(StudyResult.model_validate(study), Ledger(folder))
+def cells_of(report: str, left_out: str, folder: Path) -> StudyRuns:
+    """The cells of a report's study but for one target's, with the runs in ``folder``."""
+    result = StudyResult.model_validate_json((ROOT / report / "study.json").read_text(encoding="utf-8"))
+    some = with_targets(result, [target for target in result.study.targets if target != left_out])
+    assert some is not None
+    return StudyRuns(some, Ledger(folder))
 
 
 def form_of(runs: StudyRuns, row: str) -> str:
@@ -103,7 +102,7 @@ def test_a_line_of_the_readme_is_what_its_archive_says(claim: Claim, imported: C
 
 def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
     """What a report says of the first fusion of a form, by kind of opponent."""
-    runs = cells_of(claim, folder)
+    runs = cells_of(claim.report, claim.left_out, folder)
     of_form = [duel for duel in duels(runs) if form_of(runs, duel.line.row) == claim.form]
     line = of_form[0].line  # the first row of a form is the one that the study asks about
     return {duel.kind: duel.comparison for duel in of_form if duel.line == line and duel.comparison is not None}
@@ -112,9 +111,8 @@ def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
 def pooled(claim: Claim, imported: Callable[[str], Path]) -> dict[str, Comparison]:
     """What several reports say together."""
     reports = [f"reports/reference/{name}" for name in POOLED[claim.report]]
-    studies = [cells_of(claim._replace(report=report, left_out=""), imported(report)) for report in reports]
-    targets = [target for runs in studies for target in runs.study.targets if target != claim.left_out]
-    return {each.kind: each.comparison for each in pool(studies, targets) if each.comparison is not None}
+    found = pool([cells_of(report, claim.left_out, imported(report)) for report in reports])
+    return {each.kind: each.comparison for each in found if each.comparison is not None}
 
 
 def scored_rows(folder: Path, target: str) -> set[str]:

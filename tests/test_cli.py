@@ -154,7 +154,7 @@ def test_studies_of_one_target_each_are_tested_together(places: list[str], run: 
         assert compared[0] == 0, compared[2]
     status, out, error = run("pool", "first", "second", places[3], "--json")
     assert (status, error) == (0, "")
-    assert out.startswith("fusion of first and second, on the mean of 2 targets:\n")
+    assert out.startswith("fusion of first and second, on the mean of 2 targets (one seed):\n")
     found = json.loads(out.splitlines()[-1])
     assert (found["studies"], found["seeds"], found["looks"]) == (["first", "second"], [[1], [1]], 1)
     assert found["missing"] == [] and [*found["against"]] == ["the target alone", "the best row without fusion"]
@@ -165,9 +165,11 @@ def test_studies_of_one_target_each_are_tested_together(places: list[str], run: 
         "against"
     ]["the target alone"]["targets"] == {"meals": alone["targets"]["meals"]}
     for arguments, message in (
-        (["first", "first"], "pool: first twice: name each once"),
+        (["first", "first"], "pool: first twice: name each study once"),
+        (["first", tmp_path / "first.toml"], "pool: first twice: name each study once"),
+        (["first", "second", "--targets", ","], "--targets"),
         (["first", "third"], "no such study here: run python -m pipeline compare --study third first"),
-        (["first", "second", "--targets", "films,sst"], "--targets sst: studies first and second have films and meals"),
+        (["first", "second", "--targets", "films,sst"], "--targets sst: name some of films, meals"),
     ):
         status, _, error = run("pool", *arguments, places[3])
         assert status == 2 and message in error

@@ -177,6 +177,8 @@ def pool(
     found = pool_studies(studies, reports, names_in(targets))
     for cell in found.missing:
         notice(f"note: no run of {cell}")
+    for kind in found.untested:
+        notice(f"note: not tested against {kind}: a study lacks it on a target, or selected it by its scores")
     print_result(found.lines, found.summary(), json)
 
 

@@ -177,41 +177,55 @@ def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> boo
 
 
 @dataclass(frozen=True)
-class CloseCall:
-    """A row that was nearly selected as the opponent on one target, and with which the verdict is another."""
+class Alternative:
+    """A row that was nearly selected for one side of a duel on one target."""
 
-    duel: Duel
     target: str
+    selected: Line
     other: Line
     dev: Mapping[Line, float]
-    """On the validation rows, of the row that was selected and of the other."""
+    """Of both, on the validation rows."""
+    duel: Duel
+    """The duel with the other row there; its comparison is that of the row that was selected."""
+
+
+@dataclass(frozen=True)
+class CloseCall:
+    """An alternative with which the verdict is another."""
+
+    alternative: Alternative
     comparison: Comparison
-    """Of the mean, with the other row on this target."""
+    """Of the mean, with the other row."""
+
+
+def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:
+    """What would be compared if nearly equal rows had been selected: one other row on one target at a time."""
+    variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
+    for target in duel.parts:
+        for is_own, lines in ((True, [duel.line, *variants]), (False, _lines_of(runs, duel.kind))):
+            selected = (duel.ours if is_own else duel.best)[target]
+            scores = _dev_scores(runs, lines, target)
+            for other, score in scores.items():
+                if other == selected or scores[selected] - score >= CLOSE:
+                    continue
+                ours = duel.ours | ({target: other} if is_own else {})
+                best = duel.best | ({} if is_own else {target: other})
+                part = runs.difference(runs.cell(ours[target], target), runs.cell(best[target], target), target)
+                if part is not None:
+                    changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
+                    yield Alternative(
+                        target, selected, other, {line: scores[line] for line in (selected, other)}, changed
+                    )
 
 
 def close_calls(runs: StudyRuns) -> Iterator[CloseCall]:
-    """Where a verdict depends on which of two nearly equal rows represents a kind."""
+    """Where a verdict depends on which of two nearly equal rows represents a kind, or the fusion."""
     tested = [duel for duel in duels(runs) if duel.comparison is not None]
     leading = [duel for duel in tested if duel.line == leading_fusion(runs)]
     for duel in tested:
         family = len(leading) if duel in leading else len(tested) - len(leading)
-        for target, best in duel.best.items():
-            scores = _dev_scores(runs, _lines_of(runs, duel.kind), target)
-            near = [line for line in scores if line != best and scores[best] - scores[line] < CLOSE]
-            for other in near:
-                changed = _against(runs, duel, target, other)
-                mean = None if changed is None else _mean(runs, changed)
-                if mean is None or duel.comparison is None:
-                    continue
-                comparison = mean.comparison(family * runs.study.looks)
-                if comparison.verdict != duel.comparison.verdict:
-                    dev = {line: scores[line] for line in (best, other)}
-                    yield CloseCall(duel, target, other, dev, comparison)
-
-
-def _against(runs: StudyRuns, duel: Duel, target: str, other: Line) -> Duel | None:
-    """The same duel with another opponent on one target."""
-    part = runs.difference(runs.cell(duel.ours[target], target), runs.cell(other, target), target)
-    if part is None:
-        return None
-    return replace(duel, best=duel.best | {target: other}, parts=duel.parts | {target: part})
+        for alternative in alternatives(runs, duel):
+            mean = _mean(runs, alternative.duel)
+            comparison = None if mean is None else mean.comparison(family * runs.study.looks)
+            if comparison and duel.comparison and comparison.verdict != duel.comparison.verdict:
+                yield CloseCall(alternative, comparison)

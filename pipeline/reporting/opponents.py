@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import difference_cell, line_cell, text_cell
 from pipeline.reporting.duels import (
-    CloseCall,
+    Alternative,
     Duel,
     close_calls,
     duels,
@@ -17,7 +17,7 @@ from pipeline.reporting.duels import (
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, runs_of
 from pipeline.reporting.text import amounts, capital, comparison_text, comparisons, listed, number, where_text
-from pipeline.stats.paired import Verdict
+from pipeline.stats.paired import Comparison, Verdict
 
 _SAYS: dict[Verdict, str] = {
     "better": "is better than",
@@ -41,15 +41,16 @@ def opponents_table(runs: StudyRuns) -> Table | None:
         others=others,
         untested="Not tested" if chosen else "",
         trials="; ".join(duel.unequal_trials for duel in duels_of_leading(runs) if duel.unequal_trials),
-        close="; ".join(_close_text(runs, call) for call in close_calls(runs)),
+        close=" ".join(alternative_text(runs, call.alternative, call.comparison) for call in close_calls(runs)),
     )
 
 
-def _close_text(runs: StudyRuns, call: CloseCall) -> str:
-    (best, own), (other, score) = ((runs.title(line), number(dev)) for line, dev in call.dev.items())
-    test = comparison_text(call.comparison, call.duel.kind)
-    fusion = runs.title(call.duel.line)
-    return f"on {call.target}, {best} ({own}) rather than {other} ({score}); with the latter {fusion} would have {test}"
+def alternative_text(runs: StudyRuns, alternative: Alternative, comparison: Comparison) -> str:
+    """``On sst, a (0.612) was selected. With b (0.608) there, full fusion would have +1.3 points against ....``"""
+    (selected, own), (other, score) = ((runs.title(line), number(dev)) for line, dev in alternative.dev.items())
+    test, fusion = comparison_text(comparison, alternative.duel.kind), runs.title(alternative.duel.line)
+    where = f"On {alternative.target}, {selected} ({own}) was selected."
+    return f"{where} With {other} ({score}) there, {fusion} would have {test}."
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
@@ -98,10 +99,13 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
 
 def _close_kinds(runs: StudyRuns) -> str:
     """The kinds against which the leading fusion's verdict depends on a close choice, in a sentence; else empty."""
-    calls = [call for call in close_calls(runs) if call.duel.line == leading_fusion(runs)]
-    kinds = listed([*dict.fromkeys(call.duel.kind for call in calls)])
-    where = listed([*dict.fromkeys(call.target for call in calls)])
-    return f" The verdict against {kinds} depends on a choice between nearly equal rows on {where}." if calls else ""
+    where = defaultdict[str, list[str]](list)
+    for call in close_calls(runs):
+        duel, target = call.alternative.duel, call.alternative.target
+        if duel.line == leading_fusion(runs) and target not in where[duel.kind]:
+            where[duel.kind].append(target)
+    clauses = [f"that against {kind} on {listed(targets)}" for kind, targets in where.items() if targets]
+    return f" Verdicts that depend on a choice between nearly equal rows: {listed(clauses)}." if clauses else ""
 
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:

@@ -1,24 +1,32 @@
 """The leading fusions of several studies against the best without them, over the targets of all studies together."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.cells import judge
-from pipeline.reporting.duels import OPPONENTS, Duel, duels_of_leading, leading_fusion
+from pipeline.reporting.duels import OPPONENTS, Duel, alternatives, duels_of_leading, leading_fusion
+from pipeline.reporting.opponents import alternative_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
 from pipeline.reporting.text import comparison_text, listed, points
 from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
 from pipeline.system.errors import PipelineError
 
+ByStudy = Mapping[StudyRuns, Duel]
+"""Of each study the comparison of its leading fusion with one kind of rows."""
+
 
 @dataclass(frozen=True)
 class Part:
-    """What a target adds to a mean: the difference there, and what each side is called."""
+    """What a target adds to a mean: the difference there, what each side is called, and from how many trials it was
+    selected."""
 
     difference: Difference
     fusion: str
     against: str
+    trials: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,9 @@ class Pooled:
     parts: Mapping[str, Part]
     """By target."""
     comparison: Comparison | None
-    """Of the mean; None where some targets have one seed and others several."""
+    """Of the mean; None where the targets do not have several seeds in common."""
+    close: tuple[str, ...] = ()
+    """The choices between nearly equal rows on which the verdict depends, in words."""
 
     @property
     def difference(self) -> float:
@@ -38,12 +48,13 @@ class Pooled:
         return value
 
     @property
-    def lines(self) -> tuple[str, str]:
-        """What the test of the mean says, and the difference on each target with what stands for the kind there."""
-        untested = f"{points(self.difference)} points against {self.kind}, not tested: some targets have one seed alone"
+    def lines(self) -> list[str]:
+        """The test of the mean, the difference on each target with what represents the kind there, close choices."""
+        untested = f"{points(self.difference)} points against {self.kind}, not tested: too few seeds are on all targets"
         mean = untested if self.comparison is None else comparison_text(self.comparison, self.kind)
         each = (f"{target} {points(part.difference.value)} ({part.against})" for target, part in self.parts.items())
-        return mean, f"  {'; '.join(each)}"
+        close = (f"  This verdict depends on a close choice. {choice}" for choice in self.close)
+        return [mean, f"  {'; '.join(each)}", *close]
 
     def summary(self) -> dict[str, Any]:
         test = self.comparison
@@ -52,60 +63,81 @@ class Pooled:
             "interval": None if test is None else [*test.interval],
             "p_value": None if test is None else test.p_value,
             "verdict": None if test is None else test.verdict,
+            "close": [*self.close],
             "targets": {
-                target: {"difference": part.difference.value, "fusion": part.fusion, "against": part.against}
+                target: {
+                    "difference": part.difference.value,
+                    "fusion": part.fusion,
+                    "against": part.against,
+                    "trials": [*part.trials],
+                }
                 for target, part in self.parts.items()
             },
         }
 
 
-def pool(studies: Sequence[StudyRuns], targets: Sequence[str] | None = None) -> list[Pooled]:
+def with_targets(result: StudyResult, targets: Sequence[str]) -> StudyResult | None:
+    """A study with some of its targets alone, as if it had no others; None if it has none of them."""
+    own = tuple(target for target in result.study.targets if target in targets)
+    entries = tuple(entry for entry in result.entries if entry.target in own)
+    study = result.study.model_copy(update={"targets": own})
+    return result.model_copy(update={"study": study, "entries": entries}) if own else None
+
+
+def looks_of(studies: Sequence[StudyRuns]) -> int:
+    """How often the results of studies were looked at: once together, and as often as each says beyond that."""
+    return 1 + sum(runs.study.looks - 1 for runs in studies)
+
+
+def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
     """The mean over the targets of several studies, for each kind of rows that all of them have.
 
-    Which row stands for a kind on a target is selected on the validation rows of its study. The intervals hold together
-    (Bonferroni), and are corrected for the most looks that a study has.
-
-    Args:
-        targets: only these; None: all.
+    The row that represents a kind on a target is selected on the validation rows, within its study. The intervals hold
+    together (Bonferroni), and are corrected for :func:`looks_of` the studies.
 
     Raises:
-        PipelineError: a target is in two studies or in none, a study has no fusion on all its targets, the fusions are
-            on different backbones, or the studies have no kind of rows in common that can be tested.
+        PipelineError: a target is in two studies, the first fusion of a study lacks a target, the fusions are on
+            different backbones, or the studies have no kind of rows in common that can be tested.
     """
-    _check_targets(studies, targets)
-    by_study = {runs: _of_leading(runs) for runs in studies}
+    _check_targets(studies)
+    own = {runs: _of_leading(runs) for runs in studies}
     _check_backbones(studies)
-    kinds = [kind for kind in OPPONENTS if all(kind in own for own in by_study.values())]
+    kinds = [kind for kind in OPPONENTS if all(kind in each for each in own.values())]
     if not kinds:
         raise PipelineError(
-            f"{_names(studies)} have no kind of rows in common that can be tested: each needs one on all its targets,"
-            " and a --scoring other than dev to select among several rows"
+            f"{_names(studies)}: no kind of rows without fusion can be tested in all: each study needs one on all its"
+            " targets, and a --scoring other than dev to select among several rows"
         )
-    parts = {kind: dict[str, Part]() for kind in kinds}
-    means: dict[str, Difference | None] = {}
-    for kind in kinds:
-        groups: list[list[Scored]] = []
-        for runs, own in by_study.items():
-            duel = own[kind]
-            chosen = [target for target in duel.parts if targets is None or target in targets]
-            parts[kind] |= {target: _part(runs, duel, target) for target in chosen}
-            groups += [[*runs.cell(duel.ours[t], t), *runs.cell(duel.best[t], t)] for t in chosen]
-        means[kind] = mean_difference([part.difference for part in parts[kind].values()], _shared(studies, groups))
-    verdicts = judge(means, max(runs.study.looks for runs in studies))
-    return [Pooled(kind, parts[kind], verdicts.get(kind)) for kind in kinds]
+    by_kind = {kind: {runs: each[kind] for runs, each in own.items()} for kind in kinds}
+    verdicts = judge({kind: _mean(duels) for kind, duels in by_kind.items()}, looks_of(studies))
+    close = {
+        kind: tuple(_close(by_kind[kind], verdict, len(verdicts) * looks_of(studies)))
+        for kind, verdict in verdicts.items()
+    }
+    return [Pooled(kind, _parts(duels), verdicts.get(kind), close.get(kind, ())) for kind, duels in by_kind.items()]
+
+
+def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
+    """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
+    counts = Counter(duel.kind for runs in studies for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores)
+    return [kind for kind in OPPONENTS if 0 < counts[kind] < len(studies)]
 
 
 def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
     """By kind, those that can be tested."""
-    own = duels_of_leading(runs)
-    if not own:
+    study, is_fusion = runs.study, lambda row: row.method == "fusion" and row.variant_of is None
+    first = next((name for name in study.methods if is_fusion(study.row(name))), None)
+    if first is None:
+        raise PipelineError(f"study {study.name} has no row of fusion: pool studies that have one")
+    if lacking := [target for target in study.targets if not runs.cell(first, target)]:
         raise PipelineError(
-            f"study {runs.study.name}: it needs runs of a fusion and of a row without it on all of its targets"
+            f"study {study.name}: its first fusion, {study.title(first)}, has no run on {listed(lacking)}: run compare"
+            " again, or leave these targets out with --targets"
         )
-    return {duel.kind: duel for duel in own if not duel.is_chosen_on_scores}
+    return {duel.kind: duel for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores}
 
 
-def _check_targets(studies: Sequence[StudyRuns], targets: Sequence[str] | None) -> None:
+def _check_targets(studies: Sequence[StudyRuns]) -> None:
     study_of: dict[str, str] = {}
     for runs in studies:
         for target in runs.study.targets:
@@ -115,8 +147,6 @@ def _check_targets(studies: Sequence[StudyRuns], targets: Sequence[str] | None) 
                     " different targets"
                 )
             study_of[target] = runs.study.name
-    if unknown := [target for target in targets or () if target not in study_of]:
-        raise PipelineError(f"--targets {','.join(unknown)}: {_names(studies)} have {listed([*study_of])}")
 
 
 def _check_backbones(studies: Sequence[StudyRuns]) -> None:
@@ -127,14 +157,44 @@ def _check_backbones(studies: Sequence[StudyRuns]) -> None:
 
 
 def _names(studies: Sequence[StudyRuns]) -> str:
-    return f"studies {listed([runs.study.name for runs in studies])}"
+    names = [runs.study.name for runs in studies]
+    return f"{'studies' if len(names) > 1 else 'study'} {listed(names)}"
 
 
-def _part(runs: StudyRuns, duel: Duel, target: str) -> Part:
-    return Part(duel.parts[target], runs.title(duel.ours[target]), runs.title(duel.best[target]))
+def _parts(duels: ByStudy) -> dict[str, Part]:
+    return {
+        target: Part(difference, runs.title(duel.ours[target]), runs.title(duel.best[target]), duel.trials[target])
+        for runs, duel in duels.items()
+        for target, difference in duel.parts.items()
+    }
 
 
-def _shared(studies: Sequence[StudyRuns], groups: Sequence[Sequence[Scored]]) -> Shared:
-    # With a seed of their own, sources move nothing from seed to seed: as in a single study.
-    fixed = all(runs.study.source_seed is not None for runs in studies)
-    return shared_by(groups, None if fixed else studies[0].ledger.find)
+def _mean(duels: ByStudy) -> Difference | None:
+    parts = [difference for duel in duels.values() for difference in duel.parts.values()]
+    groups = {
+        runs: [[*runs.cell(duel.ours[target], target), *runs.cell(duel.best[target], target)] for target in duel.parts]
+        for runs, duel in duels.items()
+    }
+    return mean_difference(parts, _shared(groups))
+
+
+def _shared(groups: Mapping[StudyRuns, Sequence[Sequence[Scored]]]) -> Shared:
+    """What the runs of a seed on several targets share, within a study or across studies."""
+    if shared_by([group for own in groups.values() for group in own], None) == "runs":
+        return "runs"
+    # With one seed for all sources, these move nothing from seed to seed.
+    free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
+    ledger = next((runs.ledger for runs in free), None)
+    return shared_by([group for own in free.values() for group in own], ledger.find) if ledger else "nothing"
+
+
+def _close(duels: ByStudy, verdict: Comparison, family: int) -> list[str]:
+    """The choices between nearly equal rows with which the verdict would be another, in words."""
+    texts = []
+    for runs, duel in duels.items():
+        for alternative in alternatives(runs, duel):
+            mean = _mean({**duels, runs: alternative.duel})
+            comparison = None if mean is None else mean.comparison(family)
+            if comparison and comparison.verdict != verdict.verdict:
+                texts.append(alternative_text(runs, alternative, comparison))
+    return texts

@@ -342,16 +342,61 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     ):
         study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
     runs = runs_of(study)
-    calls = [call for call in close_calls(runs) if call.duel.kind == "the target alone"]
+    calls = [call for call in close_calls(runs) if call.alternative.duel.kind == "the target alone"]
     table = opponents_table(runs)
     assert table is not None
     told = [note for note in table.notes if "depend on a choice between rows" in note]
     (sentence,) = opponents_sentences(runs)
-    assert bool(calls) == bool(told) == ("depends on a choice between nearly equal rows on mr." in sentence) == close
+    says = "that against the target alone on mr and that against the best row without fusion on mr." in sentence
+    assert bool(calls) == bool(told) == says == close
     for call in calls:
-        assert (call.target, str(call.other)) == ("mr", "full") and call.duel.comparison is not None
-        assert call.duel.comparison.verdict == "better" != call.comparison.verdict
-        assert f"on mr, adapter (0.600) rather than full fine-tuning ({0.6 - gap:.3f}); with the latter" in told[0]
-        values = {line: runs.cell(line, "mr")[0].value for line in ("adapter", "full")}
-        changed = (values["full"] - values["adapter"]) / 2
-        assert call.comparison.difference == pytest.approx(call.duel.comparison.difference - changed)
+        alternative, duel = call.alternative, call.alternative.duel
+        assert (alternative.target, str(alternative.selected), str(alternative.other)) == ("mr", "adapter", "full")
+        assert duel.comparison is not None and duel.comparison.verdict == "better" != call.comparison.verdict
+        family = len([each for each in duels(runs) if each.comparison is not None])
+        changed = mean_difference([*duel.parts.values()])
+        assert changed is not None and call.comparison == changed.comparison(family)
+        assert f"On mr, adapter (0.600) was selected. With full fine-tuning ({0.6 - gap:.3f}) there, fusion" in told[0]
+
+
+@pytest.mark.parametrize("looks", [1, 50])
+def test_close_choices_are_judged_as_the_verdict_is(looks: int, tmp_path: Path) -> None:
+    """With so many looks, both are not significant, and there is nothing to tell; a second fusion is told apart."""
+    rows = {"second": {"method": "fusion"}}
+    methods = ["full", "adapter", "fusion", "second"]
+    study = make(
+        tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half", seeds=[1], looks=looks
+    )  # fmt: skip
+    for row, target, own, dev in (
+        ("full", "sst", 0.5, 0.2),
+        ("adapter", "sst", 0.5, 0.9),
+        ("full", "mr", 0.7, 0.595),
+        ("adapter", "mr", 0.5, 0.6),
+        ("fusion", "sst", 0.9, 0.7),
+        ("fusion", "mr", 0.9, 0.7),
+        ("second", "sst", 0.52, 0.7),
+        ("second", "mr", 0.7, 0.7),
+    ):
+        study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
+    runs = runs_of(study)
+    calls = [*close_calls(runs)]
+    assert {str(call.alternative.duel.line) for call in calls} == ({"second"} if looks == 1 else set())
+    (sentence,) = opponents_sentences(runs)
+    assert "depend on a choice" not in sentence
+
+
+def test_a_variant_that_was_nearly_selected_is_told_too(tmp_path: Path) -> None:
+    variant = {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}
+    study = make(
+        tmp_path, methods=["full", "fusion", "siamese"], targets=["sst"], sources=["imdb"], rows={"siamese": variant},
+        scoring="half", seeds=[1],
+    )  # fmt: skip
+    study.add("full", "sst", 1, 0.5)
+    study.add("fusion", "sst", 1, 0.5, own={"dev": 0.6})
+    study.add("siamese", "sst", 1, 0.9, own={"dev": 0.601})
+    calls = [*close_calls(runs_of(study))]
+    assert {str(call.alternative.other) for call in calls} == {"fusion"}
+    (sentence,) = opponents_sentences(runs_of(study))
+    assert (
+        "Verdicts that depend on a choice between nearly equal rows: that against the target alone on sst" in sentence
+    )

@@ -1,6 +1,7 @@
 """Several studies together say what one study of all their targets says."""
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import OPPONENTS, duels
-from pipeline.reporting.pooled import pool
+from pipeline.reporting.pooled import pool, untested_kinds, with_targets
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
+from pipeline.stats.paired import mean_difference
 from pipeline.system.errors import PipelineError
 from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make
 
@@ -52,7 +54,8 @@ def part(study: Synthetic, name: str, targets: list[str], **keys: Any) -> StudyR
 @pytest.mark.parametrize("keys", [{}, {"source_seed": 7}, {"looks": 2}], ids=str)
 def test_the_parts_of_a_study_pooled_are_the_study(keys: dict[str, int], tmp_path: Path) -> None:
     study = whole(tmp_path, **keys)
-    pooled = pool([part(study, "first", ["sst"], **keys), part(study, "second", ["mr", "rte"], **keys)])
+    others = {key: value for key, value in keys.items() if key != "looks"}  # looks add up
+    pooled = pool([part(study, "first", ["sst"], **keys), part(study, "second", ["mr", "rte"], **others)])
     expected = duels(StudyRuns(study.result, study.ledger))
     assert [each.kind for each in pooled] == [duel.kind for duel in expected] == [*OPPONENTS]
     for each, duel in zip(pooled, expected, strict=True):
@@ -61,37 +64,109 @@ def test_the_parts_of_a_study_pooled_are_the_study(keys: dict[str, int], tmp_pat
         assert each.difference == pytest.approx(each.comparison.difference)
 
 
-def test_the_most_looks_of_a_study_correct_the_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("looks", "together"), [((1, 1), 1), ((3, 1), 3), ((1, 3), 3), ((2, 3), 4)])
+def test_the_looks_of_all_studies_correct_the_whole(looks: tuple[int, int], together: int, tmp_path: Path) -> None:
+    """Each study may have been looked at by itself, in turn."""
     study = whole(tmp_path)
-    rest = part(study, "second", ["mr", "rte"])
-    once, thrice = (pool([part(study, "first", ["sst"], looks=looks), rest]) for looks in (1, 3))
-    for one, three in zip(once, thrice, strict=True):
-        assert one.comparison is not None and three.comparison is not None
-        assert three.comparison.p_value == pytest.approx(min(1, 3 * one.comparison.p_value))
-        (low, high), (lower, higher) = one.comparison.interval, three.comparison.interval
-        assert lower < low and higher > high
+    both = [("first", ["sst"]), ("second", ["mr", "rte"])]
+    once = pool([part(study, name, targets) for name, targets in both])
+    more = pool([part(study, name, targets, looks=each) for (name, targets), each in zip(both, looks, strict=True)])
+    for one, corrected in zip(once, more, strict=True):
+        assert one.comparison is not None and corrected.comparison is not None
+        assert corrected.comparison.p_value == pytest.approx(min(1, together * one.comparison.p_value))
+        (low, high), (lower, higher) = one.comparison.interval, corrected.comparison.interval
+        assert (lower < low and higher > high) == (together > 1)
 
 
-def test_some_targets_alone(tmp_path: Path) -> None:
+def test_some_targets_are_as_if_the_studies_had_no_others(tmp_path: Path) -> None:
+    """A study that is left out adds no looks, lacks no row, and has no target twice."""
     study = whole(tmp_path)
-    studies = [part(study, "first", ["sst"]), part(study, "second", ["mr", "rte"])]
-    alone = pool([part(study, "third", ["sst", "mr"])])
-    for some, each in zip(pool(studies, ["sst", "mr"]), alone, strict=True):
-        assert [*some.parts] == ["sst", "mr"] and some.comparison == each.comparison
+    results = [
+        part(study, "first", ["sst"]).result,
+        part(study, "second", ["mr", "rte"]).result,
+        part(study, "left-out", ["rte"], methods=["adapter", "warm", "fusion"], looks=5).result,
+    ]
+    some = [StudyRuns(own, study.ledger) for each in results if (own := with_targets(each, ["sst", "mr"])) is not None]
+    assert [runs.study.targets for runs in some] == [("sst",), ("mr",)]
+    for each, alone in zip(pool(some), pool([part(study, "third", ["sst", "mr"])]), strict=True):
+        assert [*each.parts] == ["sst", "mr"] and each.comparison == alone.comparison
 
 
-def test_a_kind_that_a_study_lacks_is_left_out(tmp_path: Path) -> None:
+def test_a_kind_that_a_study_lacks_is_left_out_and_named(tmp_path: Path) -> None:
     study = whole(tmp_path)
-    without = part(study, "second", ["mr"], methods=["full", "adapter", "warm", "fusion"])
-    kinds = [each.kind for each in pool([part(study, "first", ["sst"]), without])]
-    assert kinds == [kind for kind in OPPONENTS if kind != "sequential fine-tuning"]
+    studies = [
+        part(study, "first", ["sst"]),
+        part(study, "second", ["mr"], methods=["full", "adapter", "warm", "fusion"]),
+    ]
+    assert [each.kind for each in pool(studies)] == [kind for kind in OPPONENTS if kind != "sequential fine-tuning"]
+    assert untested_kinds(studies) == ["sequential fine-tuning"] and untested_kinds(studies[:1]) == []
+
+
+def test_sources_with_one_seed_for_all_move_nothing_beside_those_with_their_own(tmp_path: Path) -> None:
+    """Only within the study whose sources have a seed of their own do targets share what a seed changes."""
+    study = whole(tmp_path)
+    first = part(study, "first", ["sst"], source_seed=7)
+    free, fixed = (part(study, "second", ["mr", "rte"], **keys) for keys in ({}, {"source_seed": 7}))
+    for kind, own in {each.kind: each for each in pool([first, free])}.items():
+        parts = [one.difference for one in own.parts.values()]
+        expected = {of: mean_difference(parts, of) for of in ("sources", "nothing")}
+        assert expected["sources"] is not None and expected["nothing"] is not None
+        assert own.comparison == expected["sources"].comparison(4)
+        beside = next(each for each in pool([first, fixed]) if each.kind == kind)
+        assert beside.comparison == expected["nothing"].comparison(4)
+    # Of one target alone nothing is shared, whatever another study with a seed for its sources reads.
+    single = pool([first, part(study, "third", ["mr"])])
+    for each in single:
+        expected_alone = mean_difference([one.difference for one in each.parts.values()])
+        assert expected_alone is not None and each.comparison == expected_alone.comparison(4)
+
+
+def test_a_variant_represents_its_fusion_on_its_target(tmp_path: Path) -> None:
+    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
+    keys: dict[str, Any] = {"methods": ["full", "fusion", "siamese"], "rows": rows, "scoring": "half", "seeds": [1, 2]}
+    studies = []
+    for target, dev in (("sst", 0.9), ("mr", 0.1)):
+        study = make(tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], **keys)
+        for seed in (1, 2):
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.6, own={"dev": 0.5})
+            study.add("siamese", target, seed, 0.8, own={"dev": dev})
+        studies.append(StudyRuns(study.result, study.ledger))
+    for each in pool(studies):
+        assert {target: one.fusion for target, one in each.parts.items()} == {"sst": "siamese fusion", "mr": "fusion"}
+        used = {"sst": "siamese", "mr": "fusion"}
+        for runs in studies:
+            (target,) = runs.study.targets
+            values = [[scored.value for scored in runs.cell(line, target)] for line in (used[target], "full")]
+            assert each.parts[target].difference.value == pytest.approx(mean(values[0]) - mean(values[1]))
+
+
+@pytest.mark.parametrize("gap", [0.005, 0.015])
+def test_a_verdict_that_depends_on_a_close_choice_is_told(gap: float, tmp_path: Path) -> None:
+    """Of two studies, one has a strong row that the validation rows place just behind a weak one."""
+    studies = []
+    for target, full in (("sst", 0.4), ("mr", 0.97)):
+        study = make(
+            tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], methods=["full", "adapter", "fusion"],
+            scoring="half", seeds=[1],
+        )  # fmt: skip
+        study.add("full", target, 1, full, own={"dev": 0.6 - gap})
+        study.add("adapter", target, 1, 0.4, own={"dev": 0.6})
+        study.add("fusion", target, 1, 0.6, own={"dev": 0.7})
+        studies.append(StudyRuns(study.result, study.ledger))
+    alone = next(each for each in pool(studies) if each.kind == "the target alone")
+    assert alone.comparison is not None and alone.comparison.verdict == "better"
+    assert bool(alone.close) == (gap < 0.01)
+    for text in alone.close:
+        assert text.startswith("On mr, adapter (0.600) was selected. With full fine-tuning (0.595) there, fusion would")
+        assert text in alone.lines[-1] and alone.summary()["close"] == [*alone.close]
 
 
 def test_lines_and_summary_agree(tmp_path: Path) -> None:
     study = whole(tmp_path)
     for each in pool([part(study, "first", ["sst"]), part(study, "second", ["mr", "rte"])]):
-        summary, (mean, of_each) = each.summary(), each.lines
-        assert mean.startswith(f"{100 * summary['difference']:+.1f} points against {each.kind}, 95 % CI")
+        summary, (of_mean, of_each, *_) = each.summary(), each.lines
+        assert of_mean.startswith(f"{100 * summary['difference']:+.1f} points against {each.kind}, 95 % CI")
         low, high = summary["interval"]
         assert low < summary["difference"] < high
         assert (summary["verdict"] == "not significant") == (low <= 0 <= high)
@@ -106,12 +181,15 @@ def test_a_mean_with_a_target_of_one_seed_is_not_tested(tmp_path: Path) -> None:
     first = StudyRuns(single.result.model_copy(update={"entries": entries}), study.ledger)
     for each in pool([first, part(study, "second", ["mr", "rte"])]):
         assert each.comparison is None and each.summary()["verdict"] is None
-        assert "not tested: some targets have one seed alone" in each.lines[0]
+        assert "not tested: too few seeds are on all targets" in each.lines[0]
 
 
-def refusals(study: Synthetic) -> list[tuple[list[StudyRuns], list[str] | None, str]]:
+def refusals(study: Synthetic) -> list[tuple[list[StudyRuns], str]]:
     first, second = part(study, "first", ["sst"]), part(study, "second", ["mr", "rte"])
-    empty = StudyRuns(second.result.model_copy(update={"entries": ()}), study.ledger)
+    two = {"methods": ["full", "fusion", "plain"], "rows": {"plain": {"method": "fusion"}}}
+    lacking = part(study, "lacking", ["mr", "rte"], **two)
+    kept = tuple(entry for entry in lacking.result.entries if (entry.method, entry.target) != ("fusion", "rte"))
+    lacking = StudyRuns(lacking.result.model_copy(update={"entries": kept}), study.ledger)
     other = make(study.reports.parent, name="other", targets=["cola"], sources=["imdb"], **KEYS)
     for label in ("full", "sequential:imdb", "adapter", "warm", "fusion"):
         for seed in KEYS["seeds"]:
@@ -121,22 +199,24 @@ def refusals(study: Synthetic) -> list[tuple[list[StudyRuns], list[str] | None, 
     on_dev = make(study.reports.parent, name="on-dev", targets=["subj"], sources=["imdb"], **KEYS | {"scoring": "dev"})
     for label in ("full", "adapter", "warm", "fusion"):
         on_dev.add(label, "subj", 1)
+    without = part(study, "without", ["mr"], methods=["full", "adapter"], rows={})
     return [
-        ([first, part(study, "again", ["sst", "mr"])], None, "target sst is in two studies, first and again"),
-        ([first, second], ["sst", "cola"], "--targets cola: studies first and second have sst, mr and rte"),
-        ([first, empty], None, "study second: it needs runs of a fusion and of a row without it on all of its targets"),
+        ([first, part(study, "again", ["sst", "mr"])], "target sst is in two studies, first and again"),
+        ([first, lacking], "study lacking: its first fusion, fusion, has no run on rte: run compare again"),
+        ([first, without], "study without has no row of fusion"),
+        ([first, StudyRuns(other.result, study.ledger)], "studies first and other have fusions on different backbones"),
         (
-            [first, StudyRuns(other.result, study.ledger)],
-            None,
-            "studies first and other have fusions on different backbones",
+            [first, StudyRuns(on_dev.result, study.ledger)],
+            "first and on-dev: no kind of rows without fusion can",
         ),
-        ([first, StudyRuns(on_dev.result, study.ledger)], None, "no kind of rows in common that can be tested"),
+        ([StudyRuns(on_dev.result, study.ledger)], "study on-dev: no kind of rows without fusion"),
+        ([second, StudyRuns(second.result.model_copy(update={"entries": ()}), study.ledger)], "mr is in two studies"),
     ]
 
 
-@pytest.mark.parametrize("case", range(5))
+@pytest.mark.parametrize("case", range(7))
 def test_what_cannot_be_pooled_is_refused(case: int, tmp_path: Path) -> None:
-    studies, targets, message = refusals(whole(tmp_path))[case]
+    studies, message = refusals(whole(tmp_path))[case]
     with pytest.raises(PipelineError) as refused:
-        pool(studies, targets)
+        pool(studies)
     assert message in str(refused.value)
