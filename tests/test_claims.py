@@ -83,13 +83,14 @@ def form_of(runs: StudyRuns, row: str) -> str:
 
 
 def shown(comparison: Comparison) -> str:
-    """A difference of accuracies in points; one below a tenth has another digit, so that its sign can be seen."""
-    points, (low, high) = 100 * comparison.difference, (100 * bound for bound in comparison.interval)
-    return f"{points:+.{1 if abs(points) >= 0.05 else 2}f} ({low:.1f} to {high:.1f})"
+    """A difference of accuracies in points; what is below a tenth has another digit, so that its sign can be seen."""
+    values = (100 * value for value in (comparison.difference, *comparison.interval))
+    points, low, high = (f"{value:+.{1 if abs(value) >= 0.05 else 2}f}" for value in values)
+    return f"{points} ({low.removeprefix('+')} to {high.removeprefix('+')})"
 
 
 def test_the_table_has_a_line_for_each_report() -> None:
-    assert len(CLAIMS) == 11
+    assert len(CLAIMS) == 14
     assert {claim.form for claim in CLAIMS} == {"gated", "standard"}
 
 
