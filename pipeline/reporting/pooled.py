@@ -119,14 +119,15 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
 
 def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
     """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
-    counts = Counter(duel.kind for runs in studies for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores)
+    counts = Counter(kind for runs in studies for kind in _testable(runs))
     return [kind for kind in OPPONENTS if 0 < counts[kind] < len(studies)]
 
 
 def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
-    """By kind, those that can be tested."""
-    study, is_fusion = runs.study, lambda row: row.method == "fusion" and row.variant_of is None
-    first = next((name for name in study.methods if is_fusion(study.row(name))), None)
+    """:func:`_testable`, of a study whose first fusion has a run on every target: else another one would lead."""
+    study = runs.study
+    fusions = (name for name in study.methods if study.row(name).method == "fusion")
+    first = next((name for name in fusions if study.row(name).variant_of is None), None)
     if first is None:
         raise PipelineError(f"study {study.name} has no row of fusion: pool studies that have one")
     if lacking := [target for target in study.targets if not runs.cell(first, target)]:
@@ -134,6 +135,11 @@ def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
             f"study {study.name}: its first fusion, {study.title(first)}, has no run on {listed(lacking)}: run compare"
             " again, or leave these targets out with --targets"
         )
+    return _testable(runs)
+
+
+def _testable(runs: StudyRuns) -> dict[str, Duel]:
+    """By kind, the comparisons of the leading fusion whose rows were not selected by the scores that are compared."""
     return {duel.kind: duel for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores}
 
 

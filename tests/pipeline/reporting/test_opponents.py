@@ -364,9 +364,7 @@ def test_close_choices_are_judged_as_the_verdict_is(looks: int, tmp_path: Path) 
     """With so many looks, both are not significant, and there is nothing to tell; a second fusion is told apart."""
     rows = {"second": {"method": "fusion"}}
     methods = ["full", "adapter", "fusion", "second"]
-    study = make(
-        tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half", seeds=[1], looks=looks
-    )  # fmt: skip
+    study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half", seeds=[1], looks=looks)
     for row, target, own, dev in (
         ("full", "sst", 0.5, 0.2),
         ("adapter", "sst", 0.5, 0.9),
