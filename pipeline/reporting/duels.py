@@ -1,7 +1,7 @@
 """Each fusion against the best row without it of every kind, on all targets together."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.records.studies import Line
@@ -183,8 +183,8 @@ class Alternative:
     target: str
     selected: Line
     other: Line
-    dev: Mapping[Line, float]
-    """Of both, on the validation rows."""
+    dev: tuple[float, float]
+    """Of the selected row and of the other, on the validation rows."""
     duel: Duel
     """The duel with the other row there; its comparison is that of the row that was selected."""
 
@@ -213,19 +213,20 @@ def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:
                 part = runs.difference(runs.cell(ours[target], target), runs.cell(best[target], target), target)
                 if part is not None:
                     changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
-                    yield Alternative(
-                        target, selected, other, {line: scores[line] for line in (selected, other)}, changed
-                    )
+                    yield Alternative(target, selected, other, (scores[selected], score), changed)
 
 
-def close_calls(runs: StudyRuns) -> Iterator[CloseCall]:
+@once
+def close_calls(runs: StudyRuns) -> list[CloseCall]:
     """Where a verdict depends on which of two nearly equal rows represents a kind, or the fusion."""
     tested = [duel for duel in duels(runs) if duel.comparison is not None]
     leading = [duel for duel in tested if duel.line == leading_fusion(runs)]
+    calls = []
     for duel in tested:
         family = len(leading) if duel in leading else len(tested) - len(leading)
         for alternative in alternatives(runs, duel):
             mean = _mean(runs, alternative.duel)
             comparison = None if mean is None else mean.comparison(family * runs.study.looks)
             if comparison and duel.comparison and comparison.verdict != duel.comparison.verdict:
-                yield CloseCall(alternative, comparison)
+                calls.append(CloseCall(alternative, comparison))
+    return calls

@@ -47,7 +47,8 @@ def opponents_table(runs: StudyRuns) -> Table | None:
 
 def alternative_text(runs: StudyRuns, alternative: Alternative, comparison: Comparison) -> str:
     """``On sst, a (0.612) was selected. With b (0.608) there, full fusion would have +1.3 points against ....``"""
-    (selected, own), (other, score) = ((runs.title(line), number(dev)) for line, dev in alternative.dev.items())
+    selected, other = runs.title(alternative.selected), runs.title(alternative.other)
+    own, score = map(number, alternative.dev)
     test, fusion = comparison_text(comparison, alternative.duel.kind), runs.title(alternative.duel.line)
     where = f"On {alternative.target}, {selected} ({own}) was selected."
     return f"{where} With {other} ({score}) there, {fusion} would have {test}."
