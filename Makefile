@@ -58,7 +58,7 @@ studies: $(INSTALLED)
 	set -e; for study in $(STUDIES); do \
 	  $(BIN)/python -m pipeline compare --study $$study --backbone "$(BACKBONE)" --data "$(DATA)" \
 	    --store "$(STORE)" --reports "$(REPORTS)" --jobs $(JOBS); \
-	  $(BIN)/python -m pipeline runs export "$(REPORTS)/$$study/runs.zip" --study $$study --lean \
+	  $(BIN)/python -m pipeline runs export "$(REPORTS)/$$study/runs.zip.xz" --study $$study --lean \
 	    --store "$(STORE)" --reports "$(REPORTS)"; \
 	done
 

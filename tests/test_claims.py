@@ -63,7 +63,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def once(report: str) -> Path:
         folder = tmp_path_factory.mktemp("reports")
-        import_runs(folder, ROOT / report / "runs.zip")
+        import_runs(folder, ROOT / report / "runs.zip.xz")
         return folder
 
     return once
@@ -133,7 +133,7 @@ def predictions_on(folder: Path, target: str) -> list[Path]:
 @pytest.mark.slow
 def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str], Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"
-    every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip")}
+    every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip.xz")}
     every -= {f"reports/reference/fusion-{later}" for later in ("targets", "repeat")}  # they took its sources
     shutil.copytree(imported(own), tmp_path, dirs_exist_ok=True)
     study = json.loads((ROOT / own / "study.json").read_text(encoding="utf-8"))

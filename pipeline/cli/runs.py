@@ -120,7 +120,7 @@ def runs_export(
     """Write the records of finished runs into one zip file: settings, scores, curves, predictions; no weights.
 
     Args:
-        file: The zip file to write.
+        file: The zip file to write. If its name ends in .xz, xz packs it, for a study to about a quarter.
         study: Only the runs of this study (name or TOML file) and those that they are built on, with its study.json
             (all runs).
         lean: Without the predictions of unselected trials, which report does not need.
@@ -140,7 +140,7 @@ def runs_export(
 
 @runs_app.command(name="import")
 def runs_import(
-    file: Annotated[FileOrFolder, Parameter(help="The zip file.")],
+    file: Annotated[FileOrFolder, Parameter(help="The zip file, or one that xz packed.")],
     *,
     reports: ReportsFolder = REPORTS,
     json: Json = False,

@@ -56,7 +56,7 @@ def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) ->
     """Write an artifact, with the adapters of a fusion, into one zip file.
 
     Args:
-        file: The zip file to write.
+        file: The zip file to write. If its name ends in .xz, xz packs it.
     """
     for artifact in export_artifact(Store(store), run, file):
         print_lines(_named(artifact, artifact.manifest.run))
@@ -67,7 +67,7 @@ def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
     """Check an exported zip file and unpack it into the store.
 
     Args:
-        file: The zip file.
+        file: The zip file, or one that xz packed.
     """
     imported = import_artifacts(Store(store), file)
     for artifact in imported.added:

@@ -25,7 +25,7 @@ _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
 # What libraries raise for content they cannot read; an OSError without a number is Arrow's.
 _CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
-_FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "error")
+_FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "LZMAError", "error")
 
 
 @contextmanager
