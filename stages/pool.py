@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.notes import missing
-from pipeline.reporting.pooled import Pooled, looks_of, pool, untested_kinds, with_targets
+from pipeline.reporting.pooled import Pooled, looks_of, pool, untested_kinds, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.text import listed
 from pipeline.settings.study_files import name_of_study
@@ -51,23 +51,26 @@ class Pool:
         }
 
 
-def pool_studies(studies: Sequence[str], reports: Path, targets: Sequence[str] | None = None) -> Pool:
+def pool_studies(
+    studies: Sequence[str], reports: Path, targets: Sequence[str] | None = None, variants: Sequence[str] = ()
+) -> Pool:
     """Test the leading fusions of several studies over all their targets, from their reports alone.
 
     Args:
         studies: names or TOML files; each was compared, and no two have the same target.
         targets: only these, as if the studies had no others; None: all.
+        variants: rows of fusion that may represent the first one of each study, besides those that the study names.
 
     Raises:
         PipelineError: as :func:`pipeline.reporting.pooled.pool`, a study is named twice or was never compared here, no
-            study has a target, or runs are gone.
+            study has a target or a variant, or runs are gone.
     """
     names = [name_of_study(study) for study in studies]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise PipelineError(f"pool: {twice} twice: name each study once")
     results = [result_of(study, reports) for study in studies]
     ledger = Ledger(reports)
-    opened = [StudyRuns(result, ledger) for result in _selected(results, targets)]
+    opened = [StudyRuns(with_variants(result, variants), ledger) for result in _selected(results, targets)]
     return Pool(
         studies=tuple(runs.study.name for runs in opened),
         seeds=tuple(runs.study.seeds for runs in opened),

@@ -17,7 +17,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.pooled import pool, with_targets
+from pipeline.reporting.pooled import pool, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs
@@ -36,6 +36,8 @@ class Claim(NamedTuple):
     form: str
     left_out: str
     """A target without which the means are; empty: none."""
+    variant: str
+    """A row of fusion that represents the first one where the validation rows prefer it; empty: none."""
     numbers: tuple[str, ...]
     """By kind of opponent, such as ``+0.1 (-1.6 to 1.7)``; ``-`` of one that the report lacks."""
 
@@ -47,9 +49,11 @@ def claims() -> list[Claim]:
         name, _, own, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
         if link := re.search(r"\((reports/reference/.*)/README\.md\)", name):
             report = link[1]
-        form = own.split(",")[0] if own != "the same" else form
+        form = own.split(",")[0] if not own.startswith("the same") else form
         without = re.match(r"the same without (\w+)", name)
-        found.append(Claim(report, form, without[1] if without else "", tuple(n.replace("*", "") for n in numbers)))
+        variant = "even" if "even gates" in own else ""
+        numbers = [number.replace("*", "") for number in numbers]
+        found.append(Claim(report, form, without[1] if without else "", variant, tuple(numbers)))
     return found
 
 
@@ -90,12 +94,14 @@ def shown(comparison: Comparison) -> str:
 
 
 def test_the_table_has_a_line_for_each_report() -> None:
-    assert len(CLAIMS) == 14
+    assert len(CLAIMS) == 16
     assert {claim.form for claim in CLAIMS} == {"gated", "standard"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.report}-{claim.form}-{claim.left_out}")
+@pytest.mark.parametrize(
+    "claim", CLAIMS, ids=lambda claim: f"{claim.report}-{claim.form}-{claim.left_out}{claim.variant}"
+)
 def test_a_line_of_the_readme_is_what_its_archive_says(claim: Claim, imported: Callable[[str], Path]) -> None:
     found = pooled(claim, imported) if claim.report in POOLED else reported(claim, imported(claim.report))
     assert tuple(shown(found[kind]) if kind in found else "-" for kind in KINDS) == claim.numbers
@@ -112,7 +118,10 @@ def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
 def pooled(claim: Claim, imported: Callable[[str], Path]) -> dict[str, Comparison]:
     """What several reports say together."""
     reports = [f"reports/reference/{name}" for name in POOLED[claim.report]]
-    found = pool([cells_of(report, claim.left_out, imported(report)) for report in reports])
+    cells = [cells_of(report, claim.left_out, imported(report)) for report in reports]
+    if claim.variant:
+        cells = [StudyRuns(with_variants(runs.result, [claim.variant]), runs.ledger) for runs in cells]
+    found = pool(cells)
     return {each.kind: each.comparison for each in found if each.comparison is not None}
 
 

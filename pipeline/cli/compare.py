@@ -162,6 +162,7 @@ def pool(
     studies: Annotated[tuple[str, ...], Parameter(help="Studies that compare has run.", negative=())],
     *,
     targets: str | None = None,
+    variants: str | None = None,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
@@ -171,10 +172,12 @@ def pool(
 
     Args:
         targets: Only these targets, such as sst,sts (all).
+        variants: Rows of fusion that represent the first one where the validation rows prefer them, such as even (those
+            that a study names itself).
     """
     from stages.pool import pool_studies
 
-    found = pool_studies(studies, reports, names_in(targets))
+    found = pool_studies(studies, reports, names_in(targets), names_in(variants) or ())
     for cell in found.missing:
         notice(f"note: no run of {cell}")
     for kind in found.untested:

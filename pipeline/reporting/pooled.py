@@ -11,6 +11,7 @@ from pipeline.reporting.duels import OPPONENTS, Duel, alternatives, duels_of_lea
 from pipeline.reporting.opponents import alternative_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
 from pipeline.reporting.text import comparison_text, listed, points
+from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
 from pipeline.system.errors import PipelineError
 
@@ -84,6 +85,24 @@ def with_targets(result: StudyResult, targets: Sequence[str]) -> StudyResult | N
     return result.model_copy(update={"study": study, "entries": entries}) if own else None
 
 
+def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
+    """A study in which ``rows`` are variants of its first fusion: on each target the validation rows select among them.
+
+    Raises:
+        PipelineError: one is no other row of fusion.
+    """
+    study = result.study
+    first = _first_fusion(study)
+    others = [name for name in study.methods if study.row(name).method == "fusion" and name != first]
+    if unknown := [name for name in rows if name not in others]:
+        raise PipelineError(
+            f"--variants {unknown[0]}: study {study.name} has no such row of fusion besides its first: name some of"
+            f" {', '.join(others) or 'none'}"
+        )
+    variants = {name: study.row(name).model_copy(update={"variant_of": first}) for name in rows}
+    return result.model_copy(update={"study": study.model_copy(update={"rows": study.rows | variants})})
+
+
 def looks_of(studies: Sequence[StudyRuns]) -> int:
     """How often the results of studies were looked at: once together, and as often as each says beyond that."""
     return 1 + sum(runs.study.looks - 1 for runs in studies)
@@ -126,8 +145,7 @@ def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
 def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
     """:func:`_testable`, of a study whose first fusion has a run on every target: else another one would lead."""
     study = runs.study
-    fusions = (name for name in study.methods if study.row(name).method == "fusion")
-    first = next((name for name in fusions if study.row(name).variant_of is None), None)
+    first = _first_fusion(study)
     if first is None:
         raise PipelineError(f"study {study.name} has no row of fusion: pool studies that have one")
     if lacking := [target for target in study.targets if not runs.cell(first, target)]:
@@ -136,6 +154,11 @@ def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
             " again, or leave these targets out with --targets"
         )
     return _testable(runs)
+
+
+def _first_fusion(study: Study) -> str | None:
+    fusions = (name for name in study.methods if study.row(name).method == "fusion")
+    return next((name for name in fusions if study.row(name).variant_of is None), None)
 
 
 def _testable(runs: StudyRuns) -> dict[str, Duel]:

@@ -10,7 +10,7 @@ from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import OPPONENTS, duels
-from pipeline.reporting.pooled import pool, untested_kinds, with_targets
+from pipeline.reporting.pooled import pool, untested_kinds, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
@@ -90,6 +90,31 @@ def test_some_targets_are_as_if_the_studies_had_no_others(tmp_path: Path) -> Non
     assert [runs.study.targets for runs in some] == [("sst",), ("mr",)]
     for each, alone in zip(pool(some), pool([part(study, "third", ["sst", "mr"])]), strict=True):
         assert [*each.parts] == ["sst", "mr"] and each.comparison == alone.comparison
+
+
+def test_a_variant_stands_for_the_first_fusion_where_the_validation_rows_prefer_it(tmp_path: Path) -> None:
+    """Named here or by the study, it makes no difference; the trials of both count."""
+    study = whole(tmp_path, methods=[*METHODS, "even"], rows=KEYS["rows"] | {"even": {"method": "fusion"}})
+    for seed in study.study.seeds:
+        for target in TARGETS:
+            study.add("even", target, seed, 0.9 if target == "sst" else 0.4)
+    own = {"sst": ["sst"], "others": ["mr", "rte"]}
+
+    def both(**even: str) -> list[StudyRuns]:
+        rows = KEYS["rows"] | {"even": {"method": "fusion", **even}}
+        return [part(study, name, targets, methods=[*METHODS, "even"], rows=rows) for name, targets in own.items()]
+
+    named = pool([StudyRuns(with_variants(runs.result, ["even"]), study.ledger) for runs in both()])
+    assert named == pool(both(variant_of="fusion")) != pool(both())
+    for each in named:
+        assert [each.parts[target].fusion for target in TARGETS] == ["even", "fusion", "fusion"]
+        assert {each.parts[target].trials[0] for target in TARGETS} == {2}
+
+
+@pytest.mark.parametrize("row", ["adapter", "fusion", "evne"])
+def test_what_is_no_other_row_of_fusion_is_no_variant(row: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=f"^--variants {row}: study first has no such row of fusion .* of none$"):
+        with_variants(part(whole(tmp_path), "first", ["sst"]).result, [row])
 
 
 def test_a_kind_that_a_study_lacks_is_left_out_and_named(tmp_path: Path) -> None:
