@@ -30,7 +30,7 @@ _PACKED = b"\xfd7zXZ\0"
 _XZ_LEVEL = 9  # its window of 64 MiB reaches across the runs of a study
 _XZ_MEMORY = 2**28
 """Bytes that unpacking may take: four times what a file of this level needs."""
-_XZ_SIZE, _XZ_RATIO = 2**30, 256
+_XZ_SIZE, _XZ_RATIO = 2**26, 64
 """What unpacks to more bytes than these, and to more than this many times its packed size, is refused."""
 
 
@@ -150,21 +150,32 @@ def _unpacked(file: Path) -> Iterator[io.RawIOBase]:
     """What xz packed into ``file``; a :class:`PipelineError` where that is far larger than any export."""
     most = max(_XZ_SIZE, _XZ_RATIO * file.stat().st_size)
     decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-    with file.open("rb") as packed, tempfile.TemporaryFile(buffering=0) as unpacked:
+    with file.open("rb") as packed, ExitStack() as opened:
+        with _unpacking(file):
+            unpacked = opened.enter_context(tempfile.TemporaryFile(buffering=0))
         while not decoder.eof:
             chunk = packed.read(_CHUNK) if decoder.needs_input else b""
             if decoder.needs_input and not chunk:
                 raise lzma.LZMAError("its end is missing")
             content = memoryview(decoder.decompress(chunk, _CHUNK))
-            try:
+            with _unpacking(file):
                 while content:
                     content = content[unpacked.write(content) :]
-            except OSError as error:
-                place = f"{tempfile.gettempdir()}: {error.strerror}"
-                raise PipelineError(f"{file} cannot be unpacked in {place}: name another folder in TMPDIR") from error
             if unpacked.tell() > most:
                 raise PipelineError(f"{file}: unpacks to more than {most:,} bytes: {_REMEDY}")
+        if decoder.unused_data or packed.read(1):
+            raise lzma.LZMAError("it goes on after its end")
         yield unpacked
+
+
+@contextmanager
+def _unpacking(file: Path) -> Iterator[None]:
+    """Tell a temporary file that cannot be written from an archive that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        why = f"cannot be unpacked in {tempfile.tempdir or 'a temporary folder'}: {error.strerror}"
+        raise PipelineError(f"{file} {why}: name another folder in TMPDIR") from error
 
 
 class _BoundedReader(io.BufferedReader):

@@ -1,5 +1,6 @@
 """Archives that xz packed: they hold the same, and what is wrong with one is refused before it fills the disk."""
 
+import errno
 import io
 import lzma
 import random
@@ -65,10 +66,7 @@ def test_whatever_byte_is_cut_or_changed_it_is_refused_or_as_it_was(xz: Path) ->
                 assert found == MEMBERS
 
 
-def test_what_would_unpack_to_very_much_is_refused_while_it_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.records.archives._XZ_SIZE", 2**26)
+def test_what_would_unpack_to_very_much_is_refused_while_it_does(tmp_path: Path) -> None:
     file = tmp_path / "bomb.xz"
     file.write_bytes(lzma.compress(bytes(2**28)))
     tracemalloc.start()
@@ -100,13 +98,21 @@ def test_members_that_overlap_are_refused_where_xz_packed_them_too(tmp_path: Pat
     assert "names more bytes than it has" in refused(file)
 
 
-def test_there_may_be_no_room_to_unpack_it(xz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [b"x", lzma.compress(b"x"), bytes(2**20)], ids=["a byte", "another", "a megabyte"])
+def test_what_goes_on_after_its_end_is_refused(more: bytes, xz: Path) -> None:
+    xz.write_bytes(xz.read_bytes() + more)
+    assert "cannot be read (it goes on after its end)" in refused(xz)
+
+
+@pytest.mark.parametrize("full", ["when it is made", "when it is written"])
+def test_there_may_be_no_room_to_unpack_it(full: str, xz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(buffering: int) -> io.FileIO:
+        if full == "when it is made":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return io.FileIO("/dev/full", "w+")
+
     monkeypatch.setattr("tempfile.tempdir", "/dev/full")
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda buffering: io.FileIO("/dev/full", "w+"))
-    with (
-        pytest.raises(
-            PipelineError, match="cannot be unpacked in /dev/full: No space left on device: name another folder"
-        ),
-        Archive.opened(xz),
-    ):
+    monkeypatch.setattr("tempfile.TemporaryFile", made)
+    told = "cannot be unpacked in /dev/full: No space left on device: name another folder in TMPDIR"
+    with pytest.raises(PipelineError, match=told), Archive.opened(xz):
         pass
