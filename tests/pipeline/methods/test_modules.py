@@ -17,9 +17,9 @@ from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import ADAPTER_KINDS, AdapterKind
-from pipeline.settings.recipe import PARTS, Recipe
+from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.system.errors import PipelineError
-from tests.nano import FAMILIES
+from tests.nano import FAMILIES, SIZES, WIDTH
 from tests.pipeline.methods.adapted import IDS, hidden, trainable
 
 KINDS = list(METHODS)
@@ -31,14 +31,6 @@ UNFIT = {
 }
 REFUSED = [(kind, family) for family, kinds in UNFIT.items() for kind in kinds]
 PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) not in REFUSED]
-SIZES = {
-    "bottleneck": 8,
-    "pal_size": 12,
-    "pal_heads": 3,
-    "prefix_length": 4,
-    "unipelt_bottleneck": 8,
-    "unipelt_prefix": 4,
-}
 PADDED = torch.ones_like(IDS)
 PADDED[1, 5:] = 0
 
@@ -245,6 +237,11 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
 def test_every_kind_has_settings_and_a_method() -> None:
     assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
     assert {*ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
+
+
+def test_every_kind_with_settings_has_small_ones_for_tests() -> None:
+    without = {*ADAPTER_KINDS.values()} - {FLAGS[key][0] for key in SIZES} - {""}
+    assert not without, f"add sizes of {', '.join(without)} that fit a backbone of width {WIDTH} to tests.nano.SIZES"
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:

@@ -23,11 +23,11 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.nano import SIZES
 from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
-SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4, "unipelt_bottleneck": 8}
 
 
 def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
