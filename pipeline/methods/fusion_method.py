@@ -10,12 +10,6 @@ from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
 
 
-def too_wide(key: str, rank: int | None, width: int) -> str:
-    """What is wrong with the rank that a recipe gives as ``key`` in a backbone of this width; empty if nothing is."""
-    wide = rank is not None and rank > width
-    return f"{key} {rank} is wider than the backbone ({width}): choose a smaller one" if wide else ""
-
-
 class FusionMethod(ABC):
     """A form of fusion: its layers in AdapterHub's sites, their files, and what training them adds to the loss.
 

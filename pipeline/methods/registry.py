@@ -7,7 +7,7 @@ from typing import Protocol
 from transformers import PreTrainedModel
 
 from pipeline.methods.bitfit import BITFIT
-from pipeline.methods.houlsby import HOULSBY, PFEIFFER
+from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.methods.ia3 import IA3
 from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
 from pipeline.methods.lora import LORA
@@ -29,10 +29,13 @@ class AdapterMethod(Protocol):
     in ``pipeline.settings.parts``.
     """
 
+    def misfit(self, recipe: Recipe, width: int, /) -> str:
+        """Why the recipe's adapter cannot stand in a backbone of this width; empty if it can."""
+
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
         """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
 
-        A :class:`PipelineError` if the backbone has no room for it, or is of a family that cannot have it.
+        A :class:`PipelineError` if it is a :meth:`misfit`.
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
@@ -43,8 +46,8 @@ class AdapterMethod(Protocol):
 
 
 METHODS: dict[AdapterKind, AdapterMethod] = {
-    "houlsby": HOULSBY,
-    "pfeiffer": PFEIFFER,
+    "houlsby": BOTTLENECK,
+    "pfeiffer": BOTTLENECK,
     "pal": PAL,
     "prefix": PREFIX,
     "prefix-tuning": PREFIX_TUNING,

@@ -105,7 +105,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
 
 def _kind_part(recipe: Recipe) -> str:
     """The part with the settings of the modules that are trained; empty: it has none."""
-    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.has_modules or not recipe.fuses_own else ""
+    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
 
 
 def _on_any_task(recipe: Recipe) -> dict[str, bool]:

@@ -1,6 +1,7 @@
 """Modules of every kind: a no-op where they should be, the same after saving, blind to padding, one task's alone."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,13 +11,14 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
+from pipeline.methods.houlsby import BOTTLENECK, bottleneck_of
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
-from pipeline.settings.parts import ADAPTER_KINDS, AdapterKind
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, AdapterKind
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES, SIZES, WIDTH
@@ -31,6 +33,12 @@ UNFIT = {
 }
 REFUSED = [(kind, family) for family, kinds in UNFIT.items() for kind in kinds]
 PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) not in REFUSED]
+WIDE = [
+    (kind, key)
+    for kind in KINDS
+    for key, (part, _) in FLAGS.items()
+    if part == ADAPTER_KINDS[kind] and type(Recipe().flat()[key]) is int and key != "pal_heads"  # they divide the size
+]
 PADDED = torch.ones_like(IDS)
 PADDED[1, 5:] = 0
 
@@ -234,6 +242,20 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
     torch.testing.assert_close(hidden(alone), outputs["meals"], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("kind", "key"), WIDE)
+def test_a_size_beyond_the_backbones_width_is_a_misfit_or_works(kind: str, key: str, backbone: Backbone) -> None:
+    """A study is checked by the misfit alone: what it does not know would fail after hours."""
+    wide = recipe(kind, **{key: WIDTH + 1})
+    assert METHODS[kind].misfit(wide, WIDTH + 1) == ""
+    why = METHODS[kind].misfit(wide, WIDTH)
+    if not why:
+        assert hidden(adapted(backbone, kind, **{key: WIDTH + 1})).isfinite().all()
+        return
+    assert why == f"{key} 33 is more than the backbone's width (32): choose a smaller one"
+    with pytest.raises(PipelineError, match=re.escape(why)):
+        add_modules(backbone.load(), ["films"], wide)
+
+
 def test_every_kind_has_settings_and_a_method() -> None:
     assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
     assert {*ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
@@ -242,6 +264,13 @@ def test_every_kind_has_settings_and_a_method() -> None:
 def test_every_kind_with_settings_has_small_ones_for_tests() -> None:
     without = {*ADAPTER_KINDS.values()} - {FLAGS[key][0] for key in SIZES} - {""}
     assert not without, f"add sizes of {', '.join(without)} that fit a backbone of width {WIDTH} to tests.nano.SIZES"
+
+
+def test_fusion_takes_and_builds_the_kinds_that_are_named_as_bottlenecks(encoder: PreTrainedModel) -> None:
+    """One that shares their settings is neither fused nor taken for one of them."""
+    assert {kind for kind, method in METHODS.items() if method is BOTTLENECK} == BOTTLENECKS
+    with pytest.raises(KeyError, match="lora"):
+        bottleneck_of(recipe("lora"), encoder.config, 8)
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:
