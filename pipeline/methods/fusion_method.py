@@ -41,16 +41,19 @@ class FusionMethod(ABC):
 
     @abstractmethod
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        """Write what was trained for ``saved`` into its folder."""
+        """Write what was trained for ``saved`` into its folder, which is made, with its parents, if it is missing."""
 
     @abstractmethod
     def load(
         self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
     ) -> None:
-        """Load a saved fusion into fresh layers; the files have to be what its recipe makes.
+        """Load a saved fusion into fresh layers.
 
         Args:
             trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
+
+        Raises:
+            PipelineError: a file is missing or damaged, or is not what the recipe makes.
         """
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:

@@ -39,10 +39,14 @@ class AdapterMethod(Protocol):
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
-        """Write the adapter of ``task`` into ``folder``."""
+        """Write the adapter of ``task`` into ``folder``, which is made, with its parents, if it is missing."""
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
-        """Load a saved adapter without its part in ``drop_layers``; the files have to be what its recipe makes."""
+        """Load a saved adapter without its part in ``drop_layers``.
+
+        A :class:`PipelineError` if a file is missing or damaged, or is not what the recipe makes, or if that is a
+        :meth:`misfit`.
+        """
 
 
 METHODS: dict[AdapterKind, AdapterMethod] = {

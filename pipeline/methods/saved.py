@@ -70,6 +70,7 @@ class StockAdapter:
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
         """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+        folder.mkdir(parents=True, exist_ok=True)
         backbone.save_adapter(str(folder), task, with_head=False, use_safetensors=True)
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:

@@ -101,12 +101,18 @@ def test_everything_trains_where_the_backbone_does_too(kind: str, backbone: Back
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbone: Backbone, tmp_path: Path) -> None:
-    encoder = adapted(backbone, kind)
-    METHODS[kind].save(encoder, "films", tmp_path / "films")
+    encoder, folder = adapted(backbone, kind), tmp_path / "of" / "films"
+    METHODS[kind].save(encoder, "films", folder)
     loaded = backbone.load()
-    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
+    load_modules(loaded, SavedModules("films", recipe(kind), folder))
     assert trainable(loaded) == 0
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_is_told_in_one_line(kind: str, backbone: Backbone, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"^.*(missing|No such file).*: train it again$"):
+        load_modules(backbone.load(), SavedModules("films", recipe(kind), tmp_path))
 
 
 @pytest.mark.parametrize("dropped", [0, 1])
@@ -254,6 +260,11 @@ def test_a_size_beyond_the_backbones_width_is_a_misfit_or_works(kind: str, key: 
     assert why == f"{key} 33 is more than the backbone's width (32): choose a smaller one"
     with pytest.raises(PipelineError, match=re.escape(why)):
         add_modules(backbone.load(), ["films"], wide)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("prefix-tuning", "prefix_length"), ("unipelt", "unipelt_prefix")])
+def test_stock_prefixes_may_be_longer_than_what_the_backbone_reads(kind: str, key: str, backbone: Backbone) -> None:
+    assert hidden(adapted(backbone, kind, **{key: backbone.max_length + 8})).isfinite().all()
 
 
 def test_every_kind_has_settings_and_a_method() -> None:
