@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from transformers import PreTrainedModel
 
@@ -28,6 +28,9 @@ class AdapterMethod(Protocol):
     All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, stand
     in ``pipeline.settings.parts``.
     """
+
+    stock_lacks: ClassVar[str]
+    """What stock AdapterHub would need to compute the same from the saved files; empty: it does."""
 
     def misfit(self, recipe: Recipe, width: int, /) -> str:
         """Why the recipe's adapter cannot stand in a backbone of this width; empty if it can."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import adapters
 from adapters import AdapterConfig
@@ -49,6 +49,7 @@ class StockAdapter:
 
     config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
     within_width: tuple[str, ...] = ()  # the flat keys of sizes that the backbone's width bounds
+    stock_lacks: ClassVar[str] = ""
 
     def misfit(self, recipe: Recipe, width: int) -> str:
         sizes = recipe.flat()
@@ -147,6 +148,7 @@ class SiteAdapter:
     """An :class:`~pipeline.methods.registry.AdapterMethod` of our own, with a :class:`TaskSite` in each layer."""
 
     add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
+    stock_lacks: ClassVar[str] = "such modules"
 
     def misfit(self, recipe: Recipe, width: int) -> str:
         return ""

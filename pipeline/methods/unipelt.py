@@ -75,6 +75,8 @@ def _config(recipe: Recipe, backbone: PretrainedConfig) -> UniPELTConfig:
 class Unipelt(PrefixTuning):
     """AdapterHub's, with gates that leave padding out."""
 
+    stock_lacks = "gates that leave padding out"
+
     def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
         super().put_in(backbone, name, recipe, drop_layers)
         for index, layer in enumerate(layers_of(backbone)):
