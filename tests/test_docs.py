@@ -189,6 +189,8 @@ def _section(page: str, heading: str) -> str:
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_every_kind_of_adapter_is_described(kind: str) -> None:
+    about = commands().partition("\n## extract\n")[2].partition("| `--adapter` | ")[2].partition("\n")[0]
+    assert re.search(rf"\b{kind}: ", about), f"pipeline/cli/train.py: say in the help of --adapter what {kind} is"
     row = re.search(rf"^\| {kind} ", _section("recipes.md", "Adapters"), re.MULTILINE)
     assert row, f"docs/recipes.md, Adapters: add a row for {kind}"
     section = re.search(rf'`adapter\s=\s"{kind}"`', _section("methods.md", "Adapters"))
