@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from pipeline.data.tasks import Task
-from pipeline.methods.houlsby import bottleneck_method
+from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.ranking import RANKED_ROWS, WHOLE, best_sources
@@ -55,16 +55,16 @@ def _write_adapters(backbone: Backbone, root: Path, bottleneck: int, count: int)
     """Adapters with random weights, each of a task of its own."""
     recipe = Recipe(trainable="adapter", bottleneck=bottleneck, encoding="cross")
     root.mkdir()
-    method, encoder = bottleneck_method(recipe), backbone.load()
+    encoder = backbone.load()
     artifacts = []
     for number in range(count):
         name = f"task{number}"
-        method.put_in(encoder, name, recipe, ())
+        BOTTLENECK.put_in(encoder, name, recipe, ())
         torch.manual_seed(number)
         for key, parameter in encoder.named_parameters():
             if f".{name}." in key:
                 torch.nn.init.normal_(parameter, std=0.02)
-        method.save(encoder, name, root / name)
+        BOTTLENECK.save(encoder, name, root / name)
         encoder.delete_adapter(name)
         manifest = Manifest(
             kind="adapter",

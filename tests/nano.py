@@ -31,7 +31,21 @@ MODERNBERT = {
 }
 
 
-def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = 32, **settings: object) -> Path:
+WIDTH = 32
+SIZES = {
+    "bottleneck": 8,
+    "pal_size": 12,
+    "pal_heads": 3,
+    "prefix_length": 4,
+    "lora_rank": 4,
+    "unipelt_bottleneck": 8,
+    "unipelt_prefix": 4,
+    "unipelt_rank": 2,
+}
+"""Settings of a recipe with which an adapter of any kind fits this backbone; those of other kinds have no effect."""
+
+
+def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = WIDTH, **settings: object) -> Path:
     """Write a two-layer encoder with random weights and a word tokenizer; dropout off, so that tests are exact."""
     import torch
     import transformers

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from difflib import unified_diff
 from importlib.metadata import EntryPoint
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
@@ -23,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app
 from pipeline.data.tasks import Files, Hub, Task
+from pipeline.methods.registry import METHODS, check_fits
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Row
@@ -30,6 +32,7 @@ from pipeline.settings.sections import Curve, Published, ScoredRows
 from pipeline.settings.study import Study
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
+from tests.nano import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -171,7 +174,46 @@ def test_the_references_say_what_the_code_has(file: str, text: str) -> None:
     page = ROOT / "docs" / file
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(text, encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == text
+    written = page.read_text(encoding="utf-8")
+    # Not compared by assert, whose difference is cut off before the lines that differ.
+    changes = list(unified_diff(written.splitlines(), text.splitlines(), f"docs/{file}", "the code", lineterm="", n=0))
+    anew = "UPDATE_DOCS=1 python -m pytest tests/test_docs.py writes the page anew"
+    assert not changes, "\n".join([f"{anew}:", *changes])
+
+
+def _section(page: str, heading: str) -> str:
+    """What stands under ``heading``, of the second level, in a page of docs/."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_every_kind_of_adapter_is_described(kind: str) -> None:
+    about = commands().partition("\n## extract\n")[2].partition("| `--adapter` | ")[2].partition("\n")[0]
+    assert re.search(rf"\b{kind}: ", about), f"pipeline/cli/train.py: say in the help of --adapter what {kind} is"
+    row = re.search(rf"^\| {kind} ", _section("recipes.md", "Adapters"), re.MULTILINE)
+    assert row, f"docs/recipes.md, Adapters: add a row for {kind}"
+    section = re.search(rf'`adapter\s=\s"{kind}"`', _section("methods.md", "Adapters"))
+    assert section, f'docs/methods.md, Adapters: add a section for {kind} that says `adapter = "{kind}"`'
+
+
+def test_the_page_has_the_kinds_that_a_family_cannot_have() -> None:
+    refused: dict[str, list[str]] = {}
+    for family, kind in product(FAMILIES, METHODS):
+        try:
+            check_fits(Recipe(adapter=kind), family)
+        except PipelineError as error:
+            name = str(error).removeprefix(f"{kind} on a ").partition(":")[0]
+            refused.setdefault(name, []).append(kind)
+    rows = re.findall(r"^\| (\w+) \| ([\w, -]+) \|", _section("faq.md", "Which backbones can I use?"), re.MULTILINE)
+    shown = {family: sorted(kinds.split(", ")) for family, kinds in rows if family != "family"}
+    assert shown == {name: sorted(kinds) for name, kinds in refused.items()}, "docs/faq.md: what a family cannot have"
+
+
+def test_the_page_has_the_kinds_that_adapterhub_loads() -> None:
+    (shown,) = re.findall(r"^\| adapter \((.*?)\) \|", (ROOT / "docs/serving.md").read_text("utf-8"), re.MULTILINE)
+    loaded = [kind for kind, method in METHODS.items() if not method.stock_lacks]
+    assert shown.split(", ") == loaded, "docs/serving.md: the kinds that AdapterHub loads"
 
 
 def _name(text: Path) -> str:

@@ -27,16 +27,13 @@ from pipeline.methods.bank import sites_of
 from pipeline.methods.fused_sites import fused_sites
 from pipeline.methods.fusion import members_of
 from pipeline.methods.houlsby import bottleneck_of
+from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
 from pipeline.methods.standard import FUSION_FILE
 from pipeline.models.backbone import HAS_POOLER
 from pipeline.records.store import HEAD
-from pipeline.settings.parts import AdapterKind
 from pipeline.system.atomic import write_json, write_text
 from pipeline.system.errors import PipelineError
-
-STOCK: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer", "prefix-tuning", "lora", "ia3"})
-"""The kinds of adapters that are AdapterHub's own, and compute the same there."""
 
 
 def write(trained: Trained, folder: Path) -> Written:
@@ -106,10 +103,8 @@ def _why_not(trained: Trained) -> str:
         return "AdapterHub 1.3 gives a ModernBERT random biases, so that it answers differently there"
     for kept in (artifact, *trained.adapters):
         own = kept.manifest.recipe
-        if own.adapter.kind not in STOCK and own.trainable == "adapter":
-            return f"AdapterHub has no adapter '{own.adapter.kind}'" + (
-                " whose gates leave padding out" if own.adapter.kind == "unipelt" else ""
-            )
+        if own.trainable == "adapter" and (lacking := METHODS[own.adapter.kind].stock_lacks):
+            return f"AdapterHub has no {lacking} (adapter '{own.adapter.kind}')"
         if own.bottleneck.train_layernorm:
             return "AdapterHub has no place for the LayerNorms that were trained with the adapter"
     if artifact.manifest.kind == "adapter" or recipe.fusion.form == "standard":

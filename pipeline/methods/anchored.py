@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
-from pipeline.methods.fusion_method import too_wide
-from pipeline.methods.saved import SavedModules
+from pipeline.methods.saved import SavedModules, too_wide
 from pipeline.settings.recipe import Recipe
 
 ANCHORED_FILE = "anchored_fusion.safetensors"

@@ -14,7 +14,7 @@ from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.fused_sites import FusionLayer, fused_sites
 from pipeline.methods.fusion_method import FusionMethod
 from pipeline.methods.gated import Gated
-from pipeline.methods.houlsby import bottleneck_method, load_adapter
+from pipeline.methods.houlsby import BOTTLENECK, load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.methods.standard import Standard
 from pipeline.models.layout import kept_indices
@@ -71,7 +71,7 @@ def _put_in(
         load_adapter(backbone, name, source, drop_layers)
     members = members_of(recipe, task, sources)
     if not recipe.fuses_own:
-        bottleneck_method(recipe).put_in(backbone, task, recipe, drop_layers)
+        BOTTLENECK.put_in(backbone, task, recipe, drop_layers)
     backbone.add_adapter_fusion(Fuse(*members), set_active=True)
     # AdapterHub puts a fusion layer into every layer, also where its adapters were left out. It would be saved
     # untrained, counted and pulled to the identity, and DDP would wait for its gradient.

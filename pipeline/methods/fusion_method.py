@@ -10,12 +10,6 @@ from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
 
 
-def too_wide(key: str, rank: int | None, width: int) -> str:
-    """What is wrong with the rank that a recipe gives as ``key`` in a backbone of this width; empty if nothing is."""
-    wide = rank is not None and rank > width
-    return f"{key} {rank} is wider than the backbone ({width}): choose a smaller one" if wide else ""
-
-
 class FusionMethod(ABC):
     """A form of fusion: its layers in AdapterHub's sites, their files, and what training them adds to the loss.
 
@@ -47,16 +41,19 @@ class FusionMethod(ABC):
 
     @abstractmethod
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        """Write what was trained for ``saved`` into its folder."""
+        """Write what was trained for ``saved`` into its folder, which is made, with its parents, if it is missing."""
 
     @abstractmethod
     def load(
         self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
     ) -> None:
-        """Load a saved fusion into fresh layers; the files have to be what its recipe makes.
+        """Load a saved fusion into fresh layers.
 
         Args:
             trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
+
+        Raises:
+            PipelineError: a file is missing or damaged, or is not what the recipe makes.
         """
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:

@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
-from pipeline.methods.fusion_method import too_wide
+from pipeline.methods.saved import too_wide
 from pipeline.settings.parts import Gate
 from pipeline.settings.parts import Gated as Settings
 from pipeline.settings.recipe import Recipe

@@ -13,33 +13,23 @@ the backward pass ends at the lowest adapter.
 """
 
 from collections.abc import Collection
-from functools import partial
-from typing import Any
 
-from adapters import AdapterConfig, DoubleSeqBnConfig, SeqBnConfig
+from adapters import AdapterConfig, BnConfig, DoubleSeqBnConfig, SeqBnConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pipeline.methods.saved import SavedModules, StockAdapter, begin_as
-from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.parts import BOTTLENECKS, AdapterKind
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
-
-def _config(stock: Any, recipe: Recipe, backbone: PretrainedConfig) -> AdapterConfig:
-    width, bottleneck = backbone.hidden_size, recipe.bottleneck.width
-    if bottleneck > width:
-        raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
-    return _config_of_width(stock, backbone, bottleneck)
-
-
-def _config_of_width(stock: Any, backbone: PretrainedConfig, width: int) -> AdapterConfig:
-    factor = reduction_factor(backbone.hidden_size, width)
-    return stock(reduction_factor=factor, non_linearity="gelu", init_weights="houlsby")
+_CONFIGS: dict[AdapterKind, type[BnConfig]] = {"houlsby": DoubleSeqBnConfig, "pfeiffer": SeqBnConfig}
+"""AdapterHub's configuration of each kind of bottleneck."""
 
 
 def bottleneck_of(recipe: Recipe, backbone: PretrainedConfig, width: int) -> AdapterConfig:
-    """AdapterHub's configuration of the recipe's kind of bottleneck with another width, even above the backbone's."""
-    return _config_of_width(SeqBnConfig if recipe.adapter.kind == "pfeiffer" else DoubleSeqBnConfig, backbone, width)
+    """AdapterHub's configuration of the recipe's kind of bottleneck with this width, even above the backbone's."""
+    factor = reduction_factor(backbone.hidden_size, width)
+    return _CONFIGS[recipe.adapter.kind](reduction_factor=factor, non_linearity="gelu", init_weights="houlsby")
 
 
 def reduction_factor(width: int, bottleneck: int) -> float:
@@ -52,12 +42,10 @@ def reduction_factor(width: int, bottleneck: int) -> float:
     return exact if int(width // exact) == bottleneck else width / (bottleneck + 0.5)
 
 
-HOULSBY, PFEIFFER = (StockAdapter(partial(_config, stock)) for stock in (DoubleSeqBnConfig, SeqBnConfig))
-
-
-def bottleneck_method(recipe: Recipe) -> StockAdapter:
-    """The kind of bottleneck that ``recipe`` makes or fuses."""
-    return PFEIFFER if recipe.adapter.kind == "pfeiffer" else HOULSBY
+BOTTLENECK = StockAdapter(
+    lambda recipe, backbone: bottleneck_of(recipe, backbone, recipe.bottleneck.width), within_width=("bottleneck",)
+)
+"""Both kinds; the recipe says which."""
 
 
 def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
@@ -69,8 +57,6 @@ def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop
         raise PipelineError(
             f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is not a bottleneck: {saved.remedy}"
         )
-    bottleneck_method(saved.recipe).put_in(
-        backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers}
-    )
+    BOTTLENECK.put_in(backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
     begin_as(backbone, name, saved)
     backbone.requires_grad_(False)

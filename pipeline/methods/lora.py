@@ -13,16 +13,12 @@ from transformers import PretrainedConfig
 
 from pipeline.methods.saved import StockAdapter
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 
 ALPHA = 8
 
 
 def _config(recipe: Recipe, backbone: PretrainedConfig) -> LoRAConfig:
-    rank, width = recipe.lora.rank, backbone.hidden_size
-    if rank > width:
-        raise PipelineError(f"lora_rank {rank} is more than the backbone's width ({width}): choose a smaller one")
-    return LoRAConfig(r=rank, alpha=ALPHA, attn_matrices=["q", "v"])
+    return LoRAConfig(r=recipe.lora.rank, alpha=ALPHA, attn_matrices=["q", "v"])
 
 
-LORA = StockAdapter(_config)
+LORA = StockAdapter(_config, within_width=("lora_rank",))

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from transformers import PreTrainedModel
 
 from pipeline.methods.bitfit import BITFIT
-from pipeline.methods.houlsby import HOULSBY, PFEIFFER
+from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.methods.ia3 import IA3
 from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
 from pipeline.methods.lora import LORA
@@ -29,22 +29,32 @@ class AdapterMethod(Protocol):
     in ``pipeline.settings.parts``.
     """
 
+    stock_lacks: ClassVar[str]
+    """What stock AdapterHub would need to compute the same from the saved files; empty: it does."""
+
+    def misfit(self, recipe: Recipe, width: int, /) -> str:
+        """Why the recipe's adapter cannot stand in a backbone of this width; empty if it can."""
+
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
         """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
 
-        A :class:`PipelineError` if the backbone has no room for it, or is of a family that cannot have it.
+        A :class:`PipelineError` if it is a :meth:`misfit`.
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
-        """Write the adapter of ``task`` into ``folder``."""
+        """Write the adapter of ``task`` into ``folder``, which is made, with its parents, if it is missing."""
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
-        """Load a saved adapter without its part in ``drop_layers``; the files have to be what its recipe makes."""
+        """Load a saved adapter without its part in ``drop_layers``.
+
+        A :class:`PipelineError` if a file is missing or damaged, or is not what the recipe makes, or if that is a
+        :meth:`misfit`.
+        """
 
 
 METHODS: dict[AdapterKind, AdapterMethod] = {
-    "houlsby": HOULSBY,
-    "pfeiffer": PFEIFFER,
+    "houlsby": BOTTLENECK,
+    "pfeiffer": BOTTLENECK,
     "pal": PAL,
     "prefix": PREFIX,
     "prefix-tuning": PREFIX_TUNING,

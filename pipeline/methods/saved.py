@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import adapters
 from adapters import AdapterConfig
@@ -37,19 +37,33 @@ class SavedModules:
     remedy: str = "train it again"  # what a user should do about a damaged file, for messages
 
 
+def too_wide(key: str, size: int | None, width: int) -> str:
+    """What is wrong with a size that a recipe gives as ``key`` in a backbone of this width; empty if nothing is."""
+    wide = size is not None and size > width
+    return f"{key} {size} is more than the backbone's width ({width}): choose a smaller one" if wide else ""
+
+
 @dataclass(frozen=True)
 class StockAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` of AdapterHub's, where ``config`` allows the recipe."""
+    """An :class:`~pipeline.methods.registry.AdapterMethod` of AdapterHub's."""
 
     config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
+    within_width: tuple[str, ...] = ()  # the flat keys of sizes that the backbone's width bounds
+    stock_lacks: ClassVar[str] = ""
+
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        sizes = recipe.flat()
+        return next(filter(None, (too_wide(key, sizes[key], width) for key in self.within_width)), "")
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
         for task in tasks:
             self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
 
     def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
-        """Add one fresh adapter, alone trainable and active."""
+        """Add one fresh adapter, alone trainable and active; a :class:`PipelineError` if it does not fit."""
         check_task_name(name)
+        if why := self.misfit(recipe, backbone.config.hidden_size):
+            raise PipelineError(why)
         config = self.config(recipe, backbone.config).replace(leave_out=sorted(drop_layers))
         init_adapters(backbone)
         backbone.add_adapter(name, config=config)
@@ -57,6 +71,7 @@ class StockAdapter:
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
         """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+        folder.mkdir(parents=True, exist_ok=True)
         backbone.save_adapter(str(folder), task, with_head=False, use_safetensors=True)
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
@@ -133,6 +148,10 @@ class SiteAdapter:
     """An :class:`~pipeline.methods.registry.AdapterMethod` of our own, with a :class:`TaskSite` in each layer."""
 
     add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
+    stock_lacks: ClassVar[str] = "such modules"
+
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        return ""
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ class Standard(FusionMethod):
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
         """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does."""
+        saved.folder.mkdir(parents=True, exist_ok=True)
         backbone.save_adapter_fusion(str(saved.folder), Fuse(*members), use_safetensors=True)
 
     def load(

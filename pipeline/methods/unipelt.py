@@ -28,7 +28,6 @@ from pipeline.methods.houlsby import reduction_factor
 from pipeline.methods.prefix_tuning import PrefixTuning
 from pipeline.models.layout import attention_of, layers_of, mask_by_query
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 
 _LEAST = 1e-6
 """A gate's mean is kept so far from 0 and 1, where its logit would be infinite."""
@@ -65,19 +64,18 @@ class MaskedGate(nn.Linear):
 
 
 def _config(recipe: Recipe, backbone: PretrainedConfig) -> UniPELTConfig:
-    settings, width = recipe.unipelt, backbone.hidden_size
-    for name, size in (("bottleneck", settings.bottleneck), ("rank", settings.rank)):
-        if size > width:
-            raise PipelineError(f"unipelt_{name} {size} is more than the backbone's width ({width}): choose a smaller")
+    settings = recipe.unipelt
     return UniPELTConfig(
         PrefixTuningConfig(flat=True, prefix_length=settings.prefix),
-        SeqBnConfig(reduction_factor=reduction_factor(width, settings.bottleneck)),
+        SeqBnConfig(reduction_factor=reduction_factor(backbone.hidden_size, settings.bottleneck)),
         LoRAConfig(r=settings.rank, attn_matrices=["q", "v"]),
     )
 
 
 class Unipelt(PrefixTuning):
     """AdapterHub's, with gates that leave padding out."""
+
+    stock_lacks = "gates that leave padding out"
 
     def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
         super().put_in(backbone, name, recipe, drop_layers)
@@ -92,4 +90,4 @@ class Unipelt(PrefixTuning):
                     vars(module)["visible"] = layer.visible
 
 
-UNIPELT = Unipelt(_config)
+UNIPELT = Unipelt(_config, within_width=("unipelt_bottleneck", "unipelt_rank"))

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Pooling
 from pipeline.methods.bank import sites_of
-from pipeline.methods.houlsby import bottleneck_method
+from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.methods.saved import SavedModules, adapter_parameters, init_adapters, read_into
 from pipeline.models.layout import layers_of
 from pipeline.models.transfer_model import pool
@@ -43,7 +43,7 @@ class UnitReader:
             shape = kind, each.recipe.bottleneck.width, dropped
             if shape not in modules:
                 name = f"shape{len(modules)}"
-                bottleneck_method(each.recipe).put_in(backbone, name, each.recipe, dropped)
+                BOTTLENECK.put_in(backbone, name, each.recipe, dropped)
                 modules[shape] = name, adapter_parameters(backbone, name)
             name, parameters = modules[shape]
             read_into(parameters, backbone, name, each)

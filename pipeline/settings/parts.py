@@ -95,8 +95,8 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
 }
 """The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
 
-BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == "bottleneck")
-"""The kinds that fusion can mix."""
+BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
+"""The kinds that fusion can mix; another kind may share their settings."""
 
 
 class Merge(RecipePart):

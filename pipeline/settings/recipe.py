@@ -215,6 +215,11 @@ class Recipe(RecipePart):
         return not (self.trains_own and self.gated.own != "trained")
 
     @property
+    def adds_adapters(self) -> bool:
+        """Whether fresh adapters are put into the backbone: by themselves, or the target's own of a fusion."""
+        return self.has_modules or not self.fuses_own
+
+    @property
     def probes_sources(self) -> bool:
         """Whether probes choose what a fusion starts with."""
         chooses_gates = self.fuses_as == "gated" and self.gated.start == "probe"

@@ -60,8 +60,11 @@ def resolve(
         if (layers := resolved.joint.split_layers) > depth:
             raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
         check_layers(resolved.adapter.drop_layers, depth)
-    if longest is not None and _kind_part(resolved) == "prefix" and (length := resolved.prefix.length) > longest:
-        raise PipelineError(f"prefix_length {length} is more than the backbone can read ({longest})")
+    # This kind alone starts from the states of tokens, which have positions; the others' vectors are drawn.
+    if longest is not None and resolved.adapter.kind == "prefix" and (length := resolved.prefix.length) > longest:
+        raise PipelineError(
+            f"prefix_length {length} is more than the backbone can read ({longest}): use {longest} or less"
+        )
     return resolved.model_copy(update=_by_method(resolved, has_weights=head != "cosine" or joint))
 
 
@@ -105,7 +108,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
 
 def _kind_part(recipe: Recipe) -> str:
     """The part with the settings of the modules that are trained; empty: it has none."""
-    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.has_modules or not recipe.fuses_own else ""
+    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
 
 
 def _on_any_task(recipe: Recipe) -> dict[str, bool]:

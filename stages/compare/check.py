@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import FORMS
+from pipeline.methods.registry import METHODS
 from pipeline.records.studies import Entry
 from pipeline.reporting.published import published_mistakes
 from pipeline.runs.build import same_head, why_not_continued
@@ -15,7 +16,6 @@ from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, 
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import with_task_names
-from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
@@ -156,7 +156,10 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    """What the run cannot start from or take in, and a width that is beyond the backbone's."""
+    """What the run cannot start from or take in, and sizes that are beyond the backbone's width."""
+    recipe = run.recipe
+    if recipe.adds_adapters and (misfit := METHODS[recipe.adapter.kind].misfit(recipe, run.backbone.hidden_size)):
+        yield misfit
     if job.kind == "full":
         yield from _head_misfits(job, run)
     elif job.kind in ("sequential", "multitask"):
@@ -185,12 +188,9 @@ def _start_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
 
 
 def _adapter_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    recipe, width = run.recipe, run.backbone.hidden_size
-    if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
-        yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
     for need in job.needs:
         task, source = _trained_by(need, run.workspace)
-        if why := _why_not_taken_on(source, task, job, recipe):
+        if why := _why_not_taken_on(source, task, job, run.recipe):
             yield f"the adapter of {task.name} (row {need.row}) {why}"
 
 

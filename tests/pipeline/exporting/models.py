@@ -22,9 +22,8 @@ from pipeline.settings.resolve import resolve
 from pipeline.training.devices import OneDevice
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import mean_outputs
-from tests.nano import VOCABULARY
+from tests.nano import SIZES, VOCABULARY
 
-SMALL = {"bottleneck": 8, "pal_size": 8, "pal_heads": 2, "unipelt_bottleneck": 4, "fusion_rank": 2}
 SOURCES = ("meals", "films")
 
 
@@ -54,7 +53,13 @@ def random_model(backbone: Backbone, task: Task, root: Path, width: int = 8, **s
 
 
 def _recipe(backbone: Backbone, task: Task, settings: dict[str, Any]) -> Recipe:
-    return resolve(Recipe.parse(SMALL | settings, "test"), task, "fp32", backbone.max_length, backbone.layers)
+    return resolve(
+        Recipe.parse({**SIZES, "fusion_rank": 2, **settings}, "test"),
+        task,
+        "fp32",
+        backbone.max_length,
+        backbone.layers,
+    )
 
 
 def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: int = 8) -> Trained:

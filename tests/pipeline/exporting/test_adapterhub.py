@@ -11,6 +11,7 @@ import transformers
 from pipeline.exporting import adapterhub
 from pipeline.exporting.check import script_of
 from pipeline.exporting.trained import Trained
+from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import HEAD
 from pipeline.system.errors import PipelineError
@@ -40,7 +41,11 @@ def written(trained: Trained, folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("family", "task", "settings", "has_head"),
     [
-        ("bert", "films", {**ADAPTER, **CLS}, True),
+        *(
+            ("bert", "films", {**ADAPTER, **CLS, "adapter": kind}, True)
+            for kind, method in METHODS.items()
+            if not method.stock_lacks
+        ),
         ("roberta", "films", {**ADAPTER, **CLS, "adapter": "pfeiffer", "head": "mlp"}, True),
         ("distilbert", "films", {**ADAPTER, **CLS, "adapter": "lora", "one_logit": True}, True),
         ("bert", "pairs", {**ADAPTER, **CLS, "adapter": "prefix-tuning"}, True),
@@ -105,8 +110,9 @@ def test_a_trained_encoder_is_a_text_classification_pipeline_of_transformers(
     [
         ("films", FUSION, "no fusion with a gate for each token"),
         *(
-            ("films", {**ADAPTER, "adapter": kind}, f"no adapter '{kind}'")
-            for kind in ("pal", "prefix", "bitfit", "unipelt")
+            ("films", {**ADAPTER, "adapter": kind}, f"no {method.stock_lacks} [(]adapter '{kind}'[)]")
+            for kind, method in METHODS.items()
+            if method.stock_lacks
         ),
         ("films", {**ADAPTER, "train_layernorm": True}, "no place for the LayerNorms"),
         ("films", {**ADAPTER, "truncation": "head-and-tail"}, "beginning and the end"),

@@ -14,6 +14,7 @@ import torch
 from pipeline.exporting.check import compare, script_of
 from pipeline.exporting.graph import Answering, example_of, sizes_of
 from pipeline.exporting.trained import Trained
+from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
 from tests.pipeline.exporting.models import answers_of, assert_equal_answers, random_model, task_of, texts_for
 
@@ -51,8 +52,7 @@ def test_the_file_answers_as_torch_does(
 @pytest.mark.parametrize(
     ("family", "task", "settings"),
     [
-        *(("bert", "films", {**ADAPTER, "adapter": kind}) for kind in ("pfeiffer", "pal", "prefix-tuning", "ia3")),
-        ("bert", "films", {**ADAPTER, "adapter": "unipelt"}),
+        *(("bert", "films", {**ADAPTER, "adapter": kind}) for kind in METHODS),
         ("distilbert", "films", {**ADAPTER, "adapter": "bitfit", "head": "mlp"}),
         ("bert", "pairs", {**ADAPTER, "adapter": "lora", "encoding": "siamese", "head": "cosine"}),
         ("bert", "twins", {"trainable": "full", "encoding": "siamese", "head": "cosine", "pooling": "cls"}),

@@ -81,7 +81,7 @@ def test_every_bottleneck_gets_its_exact_width() -> None:
 
 
 def test_a_bottleneck_wider_than_the_backbone_is_refused(encoder: PreTrainedModel) -> None:
-    with pytest.raises(PipelineError, match="bottleneck 64 is wider than the backbone"):
+    with pytest.raises(PipelineError, match="bottleneck 64 is more than the backbone's width"):
         add_adapter(encoder, "films", "houlsby", 64)
 
 

@@ -178,5 +178,5 @@ def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folde
 
 def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     recipe = Recipe(trainable="fusion", fusion="anchored", fusion_rank=999)
-    with pytest.raises(PipelineError, match="fusion_rank 999 is wider than the backbone"):
+    with pytest.raises(PipelineError, match="fusion_rank 999 is more than the backbone's width"):
         add_fusion(backbone.load(), folders, recipe, "films")

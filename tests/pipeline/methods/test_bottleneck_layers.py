@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
+from tests.nano import SIZES
 from tests.pipeline.methods.adapted import hidden, randomise
 
 KINDS = ("houlsby", "pfeiffer", "unipelt")
@@ -42,7 +43,7 @@ def by_equation(kind: str, layer: Any, states: Tensor, attended: Tensor) -> Tens
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_computes_its_equation(kind: Any, backbone: Backbone) -> None:
     encoder: Any = backbone.load()
-    METHODS[kind].add(encoder, ["films"], Recipe(adapter=kind, bottleneck=8, unipelt_bottleneck=8, unipelt_prefix=4))
+    METHODS[kind].add(encoder, ["films"], Recipe(adapter=kind, **SIZES))
     randomise(encoder, "films")
     for layer in encoder.encoder.layer:
         seen: dict[str, Tensor] = {}

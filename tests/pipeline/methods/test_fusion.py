@@ -35,7 +35,7 @@ def test_a_fusion_is_kept_as_it_was(
     add_fusion(trained, sources, recipe, "songs")
     fresh = hidden(trained)
     randomise(trained, "adapter_fusion_layer", seed=3)
-    saved = SavedModules("songs", recipe, tmp_path / "fusion")
+    saved = SavedModules("songs", recipe, tmp_path / "of" / "songs")
     save_fusion(trained, sources, saved)
     load_fusion(again, sources, saved)
     torch.testing.assert_close(dict(again.named_parameters()), dict(trained.named_parameters()), rtol=0, atol=0)

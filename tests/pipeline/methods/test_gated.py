@@ -216,7 +216,7 @@ def test_a_matrix_starts_as_a_number(
 def test_a_rank_above_the_width_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     too_wide = backbone.hidden_size + 1
     gated(backbone, folders, gate="token", gate_rank=too_wide)  # it has no effect
-    with pytest.raises(PipelineError, match=rf"gate_rank {too_wide} is wider than the backbone"):
+    with pytest.raises(PipelineError, match=rf"gate_rank {too_wide} is more than the backbone's width"):
         gated(backbone, folders, gate="matrix", gate_rank=too_wide)
 
 

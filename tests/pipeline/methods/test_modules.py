@@ -1,6 +1,7 @@
 """Modules of every kind: a no-op where they should be, the same after saving, blind to padding, one task's alone."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,16 +11,17 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
+from pipeline.methods.houlsby import BOTTLENECK, bottleneck_of
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
-from pipeline.settings.parts import ADAPTER_KINDS, AdapterKind
-from pipeline.settings.recipe import PARTS, Recipe
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, AdapterKind
+from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.system.errors import PipelineError
-from tests.nano import FAMILIES
+from tests.nano import FAMILIES, SIZES, WIDTH
 from tests.pipeline.methods.adapted import IDS, hidden, trainable
 
 KINDS = list(METHODS)
@@ -31,14 +33,12 @@ UNFIT = {
 }
 REFUSED = [(kind, family) for family, kinds in UNFIT.items() for kind in kinds]
 PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) not in REFUSED]
-SIZES = {
-    "bottleneck": 8,
-    "pal_size": 12,
-    "pal_heads": 3,
-    "prefix_length": 4,
-    "unipelt_bottleneck": 8,
-    "unipelt_prefix": 4,
-}
+WIDE = [
+    (kind, key)
+    for kind in KINDS
+    for key, (part, _) in FLAGS.items()
+    if part == ADAPTER_KINDS[kind] and type(Recipe().flat()[key]) is int and key != "pal_heads"  # they divide the size
+]
 PADDED = torch.ones_like(IDS)
 PADDED[1, 5:] = 0
 
@@ -101,12 +101,18 @@ def test_everything_trains_where_the_backbone_does_too(kind: str, backbone: Back
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbone: Backbone, tmp_path: Path) -> None:
-    encoder = adapted(backbone, kind)
-    METHODS[kind].save(encoder, "films", tmp_path / "films")
+    encoder, folder = adapted(backbone, kind), tmp_path / "of" / "films"
+    METHODS[kind].save(encoder, "films", folder)
     loaded = backbone.load()
-    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
+    load_modules(loaded, SavedModules("films", recipe(kind), folder))
     assert trainable(loaded) == 0
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_is_told_in_one_line(kind: str, backbone: Backbone, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"^.*(missing|No such file).*: train it again$"):
+        load_modules(backbone.load(), SavedModules("films", recipe(kind), tmp_path))
 
 
 @pytest.mark.parametrize("dropped", [0, 1])
@@ -242,9 +248,40 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
     torch.testing.assert_close(hidden(alone), outputs["meals"], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("kind", "key"), WIDE)
+def test_a_size_beyond_the_backbones_width_is_a_misfit_or_works(kind: str, key: str, backbone: Backbone) -> None:
+    """A study is checked by the misfit alone: what it does not know would fail after hours."""
+    wide = recipe(kind, **{key: WIDTH + 1})
+    assert METHODS[kind].misfit(wide, WIDTH + 1) == ""
+    why = METHODS[kind].misfit(wide, WIDTH)
+    if not why:
+        assert hidden(adapted(backbone, kind, **{key: WIDTH + 1})).isfinite().all()
+        return
+    assert why == f"{key} 33 is more than the backbone's width (32): choose a smaller one"
+    with pytest.raises(PipelineError, match=re.escape(why)):
+        add_modules(backbone.load(), ["films"], wide)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("prefix-tuning", "prefix_length"), ("unipelt", "unipelt_prefix")])
+def test_stock_prefixes_may_be_longer_than_what_the_backbone_reads(kind: str, key: str, backbone: Backbone) -> None:
+    assert hidden(adapted(backbone, kind, **{key: backbone.max_length + 8})).isfinite().all()
+
+
 def test_every_kind_has_settings_and_a_method() -> None:
     assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
     assert {*ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
+
+
+def test_every_kind_with_settings_has_small_ones_for_tests() -> None:
+    without = {*ADAPTER_KINDS.values()} - {FLAGS[key][0] for key in SIZES} - {""}
+    assert not without, f"add sizes of {', '.join(without)} that fit a backbone of width {WIDTH} to tests.nano.SIZES"
+
+
+def test_fusion_takes_and_builds_the_kinds_that_are_named_as_bottlenecks(encoder: PreTrainedModel) -> None:
+    """One that shares their settings is neither fused nor taken for one of them."""
+    assert {kind for kind, method in METHODS.items() if method is BOTTLENECK} == BOTTLENECKS
+    with pytest.raises(KeyError, match="lora"):
+        bottleneck_of(recipe("lora"), encoder.config, 8)
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:

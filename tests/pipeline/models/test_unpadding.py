@@ -20,7 +20,7 @@ from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.models.unpadding import Packed, can_unpad
 from pipeline.settings.recipe import Recipe
-from tests.nano import FAMILIES
+from tests.nano import FAMILIES, SIZES
 from tests.pipeline.methods.adapted import randomise
 
 LIKE_BERT = ("bert", "roberta", "electra")
@@ -77,8 +77,7 @@ def assert_same_packed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def with_adapter(backbone: Backbone, kind: Any) -> Any:
     encoder = backbone.load()
-    sizes = {"unipelt_bottleneck": 4} if kind == "unipelt" else {"bottleneck": 4}
-    add_modules(encoder, ["films"], Recipe(trainable="full+adapter", adapter=kind, **sizes))
+    add_modules(encoder, ["films"], Recipe(trainable="full+adapter", adapter=kind, **SIZES))
     randomise(encoder, "films", seed=3)
     return encoder
 

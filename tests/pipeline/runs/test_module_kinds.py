@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pipeline.methods.registry import METHODS
+from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, MODULES_FILE, SiteAdapter
 from pipeline.models.switching import module_parameter_names
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Store
@@ -23,11 +24,11 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.nano import SIZES
 from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
-SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4, "unipelt_bottleneck": 8}
 
 
 def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
@@ -45,16 +46,12 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
 @pytest.mark.parametrize(
     ("kind", "task", "settings"),
     [
-        ("pal", "films", {"pooling": "cls"}),
+        *((kind, "films", {"pooling": "cls"}) for kind in KINDS),
         ("pal", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
         ("prefix", "films", {"pooling": "cls", "drop_layers": [0]}),
         ("prefix", "pairs", {"encoding": "siamese"}),
-        ("prefix-tuning", "films", {"pooling": "cls"}),
         ("prefix-tuning", "pairs", {"drop_layers": [0]}),
         ("lora", "pairs", {"drop_layers": [0]}),
-        ("ia3", "films", {"pooling": "cls"}),
-        ("bitfit", "films", {"pooling": "cls"}),
-        ("unipelt", "films", {"pooling": "cls"}),
         ("unipelt", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
         ("bitfit", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
     ],
@@ -68,9 +65,8 @@ def test_from_extract_to_predict_and_through_an_export(
     assert artifact is not None
     artifact.verify()
     names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
-    ours = kind in ("pal", "prefix", "bitfit")
-    own = {"modules.safetensors"} if ours else {"adapter_config.json", "adapter.safetensors"}
-    assert names == own
+    ours = isinstance(METHODS[kind], SiteAdapter)
+    assert names == ({MODULES_FILE} if ours else {ADAPTER_CONFIG, ADAPTER_FILE})
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
     export_artifact(workspace.store, record.run, tmp_path / "out.zip")
     workspace.store.remove(record.run)
@@ -99,7 +95,7 @@ def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side
     assert written.passes == 2
 
 
-@pytest.mark.parametrize("kind", ["houlsby", "pal", "prefix"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_modules_train_with_the_backbone_and_are_kept_with_it(
     kind: str, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
 ) -> None:

@@ -24,9 +24,10 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
+from tests.nano import SIZES
 from tests.poison import POISONS
 
-SIZES: dict[str, Any] = {"bottleneck": 8, "pal_size": 12, "pal_heads": 3, "prefix_length": 4, "fusion_rank": 4}
+SMALL = {**SIZES, "fusion_rank": 4}
 SOURCES = ("films", "meals")
 HEAD_FILE = "head.safetensors"
 _CLASSES: dict[str, Any] = {"kind": "classes", "text": ["text"], "label": "label", "classes": ["a", "b"]}
@@ -93,7 +94,7 @@ def make(
 ) -> tuple[Artifact, Any]:
     """An artifact as a run would leave it, and the model it is of."""
     recipe = resolve(
-        Recipe.parse({**SIZES, **settings}, "test"), TASKS[task], "fp32", backbone.max_length, backbone.layers
+        Recipe.parse({**SMALL, **settings}, "test"), TASKS[task], "fp32", backbone.max_length, backbone.layers
     )
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
@@ -329,7 +330,7 @@ def test_a_manifest_with_another_recipe_is_refused(
     settings: Any, file: str, copied: Callable[[str], tuple[Store, Artifact]], backbone: Backbone
 ) -> None:
     store, artifact = copied("houlsby")
-    recipe = artifact.manifest.recipe.changed({**SIZES, **settings})
+    recipe = artifact.manifest.recipe.changed({**SMALL, **settings})
     other = Artifact(folder=artifact.folder, manifest=artifact.manifest.model_copy(update={"recipe": recipe}))
     check_refused(other.folder / file, other, store, backbone)
 

@@ -23,6 +23,7 @@ from stages.api import load
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.nano import SIZES
 from tests.runs import final_numbers, joint_run, single_run
 
 Quick = Callable[..., Recipe]
@@ -34,7 +35,7 @@ def not_rounded(*_: object) -> Iterator[None]:
 
 
 def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any]) -> None:
-    values = {"epochs": 2, "precision": "bf16", **settings}
+    values = {"epochs": 2, "precision": "bf16", **SIZES, **settings}
     if kind == "multitask":
         recipes = dict.fromkeys(("films", "meals"), quick("adapter", **values))
         joint_run(workspace, tuple(recipes), recipes, seed=1, limits=dict.fromkeys(recipes)).get()
@@ -57,8 +58,8 @@ def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any
         ("adapter", {"adapter": "lora"}),
         ("adapter", {"adapter": "ia3"}),
         ("adapter", {"adapter": "bitfit"}),
-        ("adapter", {"adapter": "prefix", "prefix_length": 4}),
-        ("adapter", {"adapter": "unipelt", "prefix_length": 4, "unipelt_bottleneck": 8}),
+        ("adapter", {"adapter": "prefix"}),
+        ("adapter", {"adapter": "unipelt"}),
         ("adapter", {"train_layernorm": True}),
         ("fusion", {"fusion": "gated"}),
         ("fusion", {"fusion": "standard"}),
@@ -123,7 +124,7 @@ def test_a_change_is_seen_and_the_originals_come_back(error: ValueError | None, 
     [
         ("adapter", {}),
         ("adapter", {"pooling": "pooler"}),
-        ("adapter", {"adapter": "prefix", "prefix_length": 4}),
+        ("adapter", {"adapter": "prefix"}),
         ("adapter", {"train_layernorm": True}),
         ("fusion", {"fusion": "gated"}),
         ("fusion", {"fusion": "standard"}),

@@ -561,9 +561,16 @@ def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
         Recipe.parse({"pal_heads": 5}, "test")
     recipe = Recipe(adapter="prefix", prefix_length=64)
     assert resolve(recipe, STS, "fp32", 64).prefix.length == 64
-    with pytest.raises(PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\)"):
+    with pytest.raises(
+        PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\): use 63 or less"
+    ):
         resolve(recipe, STS, "fp32", 63)
     assert resolve(Recipe(adapter="pal", prefix_length=64), STS, "fp32", 63).prefix.length == 10
+
+
+def test_prefixes_that_need_no_positions_may_be_longer_than_what_the_backbone_reads() -> None:
+    assert resolve(Recipe(adapter="prefix-tuning", prefix_length=64), STS, "fp32", 63).prefix.length == 64
+    assert resolve(Recipe(adapter="unipelt", unipelt_prefix=64), STS, "fp32", 63).unipelt.prefix == 64
 
 
 @pytest.mark.parametrize("kind", ["pal", "prefix", "prefix-tuning"])

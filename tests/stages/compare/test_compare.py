@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_plan
+from pipeline.methods.registry import METHODS
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
 from pipeline.runs.restore import restore_run
@@ -29,6 +30,7 @@ from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
+from tests.nano import SIZES
 from tests.stages.compare.conftest import with_figures
 from tests.stages.compare.small import QUICK, again, study
 
@@ -278,18 +280,40 @@ def test_everything_that_can_be_known_is_told_before_training(
             "meals/train.csv",
             "row 4: 7",
             "cosine on films: head 'cosine' compares two sentences",
-            "adapter on films: bottleneck 64 is wider than the backbone (32)",
+            "adapter on films: bottleneck 64 is more than the backbone's width (32)",
             "fusion on pairs: the adapter of films (row layered) trained its own LayerNorms",
             "other on films: the adapter of films (row adapter) is of kind houlsby, not pfeiffer",
             "long on pairs: max_length 999",
-            "matrix on pairs: gate_rank 33 is wider than the backbone (32)",
-            "anchored on pairs: fusion_rank 34 is wider than the backbone (32)",
+            "matrix on pairs: gate_rank 33 is more than the backbone's width (32)",
+            "anchored on pairs: fusion_rank 34 is more than the backbone's width (32)",
             "rows.ignored.own: a gated fusion trains a new adapter of its own: leave own out",
         ):
             assert expected in message
         lines = message.splitlines()
         assert len(lines) == len(set(lines))
         assert message.count("unknown task") == 1  # not again for each row that takes from it
+
+
+def test_sizes_beyond_the_backbones_width_are_told_before_training(workspace: Workspace, no_training: None) -> None:
+    """Of adapters of every kind, whatever they train with or beside."""
+    bounded = [(kind, key) for kind, method in METHODS.items() for key in getattr(method, "within_width", ())]
+    rows = {
+        **{f"{kind}-{key}": {"method": "adapter", "recipe": {"adapter": kind, key: 33}} for kind, key in bounded},
+        "joint": {"method": "multitask", "recipe": {"trainable": "adapter", "bottleneck": 33}},
+        "whole": {"method": "full", "recipe": {"trainable": "full+adapter", "bottleneck": 33}},
+        "fusion": {"recipe": {"bottleneck": 33}},  # of its own adapter; those that it fuses are narrower
+    }
+    fine = {"kept": {"method": "fusion", "recipe": {"own_adapter": "trained", "bottleneck": 33}}}  # it has no effect
+    wrong = study(
+        methods=["adapter", *rows, *fine], sources=["meals"], rows={**rows, **fine}, recipe={**QUICK, **SIZES}
+    )
+    with pytest.raises(PipelineError) as caught:
+        dry_run(wrong, workspace)
+    told = [(f"{kind}-{key} on films", key) for kind, key in bounded]
+    told += [(cell, "bottleneck") for cell in ("joint on films+meals", "whole on films", "fusion on films")]
+    assert str(caught.value).splitlines()[1:] == [
+        f"  {where}: {key} 33 is more than the backbone's width (32): choose a smaller one" for where, key in told
+    ]
 
 
 def test_a_row_does_not_name_what_stands_apart_from_its_target(workspace: Workspace, no_training: None) -> None:
