@@ -71,7 +71,7 @@ class Scored:
 
     @property
     def seconds(self) -> float:
-        """Of the run and of the others that were tried with its seed."""
+        """Those of the run and of the others that were tried with its seed."""
         tried = {each.run: each.cost.seconds for each in self.trials if each.seed == self.record.seed}
         return sum({**tried, self.record.run: self.record.cost.seconds}.values())
 
