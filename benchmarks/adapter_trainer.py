@@ -38,7 +38,7 @@ class _Clock(TrainerCallback):
 
 
 def examples_per_second(run: TrainingRun, split: TokenisedSplit, padding: Padding, setting: Setting) -> float:
-    """Of the steps of one epoch over ``split``, with the adapter, head, batch and learning rate of ``run``.
+    """The rate of one epoch's steps over ``split``, with the adapter, head, batch and learning rate of ``run``.
 
     Raises:
         RuntimeError: AdapterHub trains something else than the adapter and a linear head.

@@ -29,7 +29,7 @@ from .timing import Row, Sample, ratio
 CLIENTS = 64
 _TEXTS, _LOOP = 500, 100
 _TOLERANCE = 1e-4
-"""Of a probability: the padding depends on what else is in a batch."""
+"""So far may a probability be off: the padding depends on what else is in a batch."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ class Sample:
 
 
 Row = dict[str, str | int | float | Sample]
-"""Of a table, by the names of its columns."""
+"""What a row of a table has in its columns, by their names."""
 Rows = Sequence[Row]
 
 

@@ -80,7 +80,7 @@ class DemoTask(NamedTuple):
     description: str
     classes: list[str]
     rows: dict[str, int]
-    """Of each split."""
+    """How many each split has."""
 
 
 TASKS = {

@@ -64,7 +64,7 @@ class Explanation:
     model: Model
     answer: Ranked
     tokens: int
-    """Of the whole text, before it is cut to what the model reads."""
+    """How many the whole text has, before it is cut to what the model reads."""
     singles: tuple[Single, ...]
     without: dict[str, Ranked]
     """By the adapter that is left out; none of a model that mixes fewer than two."""

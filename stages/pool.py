@@ -22,7 +22,7 @@ class Pool:
 
     studies: tuple[str, ...]
     seeds: tuple[tuple[int, ...], ...]
-    """Of each study."""
+    """Those of each study."""
     looks: int
     """How often results were looked at, for which the tests are corrected."""
     pooled: tuple[Pooled, ...]

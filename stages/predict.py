@@ -50,9 +50,9 @@ class PredictedTask:
 
     task: str
     kind: str
-    """Of the run; or ``ensemble``."""
+    """The run's kind, or ``ensemble``."""
     name: str
-    """Of the run or the ensemble."""
+    """The name of the run or the ensemble."""
     blank: int
     """Rows with a blank text, which have no prediction."""
 

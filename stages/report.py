@@ -117,7 +117,7 @@ def parse_sentences(text: str) -> list[str]:
 
 
 def _chosen(result: StudyResult, ledger: Ledger) -> Views:
-    """Of each row its first seed on the first target of the study that it has; what rows share is shown once.
+    """For each row its first seed on the first target of the study that it has; what rows share is shown once.
 
     A model reads its tasks alike unless they have modules or layers of their own: then each is shown.
     """

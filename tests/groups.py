@@ -44,7 +44,7 @@ def run_together(
 
 
 def statuses(members: Sequence[Forked], timeout: float) -> list[int]:
-    """Of each process; TimeoutError if one does not end within ``timeout`` seconds from now."""
+    """The exit status of each process; TimeoutError if one does not end within ``timeout`` seconds from now."""
     deadline = time.monotonic() + timeout
     return [member.wait(max(0.0, deadline - time.monotonic())) for member in members]
 

@@ -197,7 +197,7 @@ def print_explanation(explanation: Explanation, as_json: bool) -> None:
 
 
 def _adapter_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
-    """Of each adapter its name, its share, its own answer, the answer without it, and what that changes."""
+    """For each adapter its name, its share, its own answer, the answer without it, and what that changes."""
     top, shares = explanation.answer[0], explanation.mean_shares()
     alone = {single.task: single.answer for single in explanation.singles}
     for name in [*shares, *(task for task in alone if task not in shares)]:

@@ -44,7 +44,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: b
 
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
-    """Of each run what was chosen for it, and not for all listed runs of its kind and task."""
+    """For each run what was chosen for it, and not for all listed runs of its kind and task."""
     settings = [_chosen(record, sources) for record, sources in zip(records, _sources(records), strict=True)]
     groups = [(record.kind, record.task) for record in records]
     sizes, known = Counter(groups), Counter[tuple[Any, ...]]()

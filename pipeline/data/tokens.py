@@ -40,7 +40,7 @@ class Tokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """Of the whole content: vocabulary, normaliser, special tokens. A cased and an uncased BERT share a class."""
+        """Over the whole content: vocabulary, normaliser, special tokens. A cased and an uncased BERT share a class."""
         content = json.loads(self.fast.backend_tokenizer.to_str())
         # Set at each call, so what stands here is of the last one.
         content.pop("truncation", None)

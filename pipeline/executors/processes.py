@@ -24,7 +24,7 @@ _ENDING_SECONDS = 60.0
 """How long workers may take to end once the pool is closed. A second Ctrl-C ends the wait."""
 
 _THREADS = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
-"""Of torch, and of the tokenizers."""
+"""Where torch, and the tokenizers, read how many threads to use."""
 
 
 @contextmanager

@@ -25,9 +25,9 @@ class Agreement:
     rows: int
     batches: int
     difference: float
-    """Of the outputs, probabilities or scores, those that come nearest to what is allowed: their largest difference."""
+    """The largest one of the outputs, the probabilities or the scores, whichever come nearest to what is allowed."""
     allowed: float
-    """What rounding in fp32 explains of these."""
+    """The largest difference of these that rounding in fp32 explains."""
     agree: float | None
     """Share of rows with the same class; None for scores."""
 

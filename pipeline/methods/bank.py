@@ -27,16 +27,16 @@ class AdapterBank:
     up: Tensor  # (N m + N', d): the columns of U_1, U_2, ..., then c_1 ... c_N, then zeros; N' is a multiple of eight
     is_shift: Tensor  # (N m + N'): one at the rows of ``up`` that hold a c_n, else zero
     activation: Any  # f, elementwise
+    homes: tuple[Tensor, ...]  # where D_1, b_1, U_1, c_1, D_2, ... lie in these matrices: views of them
 
     @property
     def units(self) -> int:
         """N m."""
         return self.size * self.bottleneck
 
-    def holds(self, adapters: Sequence[Any]) -> bool:
-        """Whether it is these that live here, in this order: a model moved to a device has storage of its own."""
-        homes = [self.down[n * self.bottleneck].data_ptr() for n in range(self.size)]
-        return homes == [adapter.adapter_down[0].weight.data_ptr() for adapter in adapters]
+    def holds(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether D_1, b_1, U_1, c_1, D_2, ... live here: what was replaced, or moved with its model, does not."""
+        return [parameter.data_ptr() for parameter in parameters] == [home.data_ptr() for home in self.homes]
 
 
 def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
@@ -50,6 +50,7 @@ class BankedSite:
     def __init__(self, site: BottleneckLayer, stock: Callable[..., BottleneckState]) -> None:
         self._site, self._stock = site, stock
         self._bank: AdapterBank | None = None
+        self._parameters: list[nn.Parameter] = []  # those that the bank holds
 
     def _join(self, names: Sequence[object]) -> AdapterBank | None:
         """The bank of the adapters ``names``, or None if one is missing or does not fit."""
@@ -61,7 +62,8 @@ class BankedSite:
         # Checked each time: adapters may have been made trainable since they were joined.
         if not fits_bank(adapters):
             return None
-        if self._bank is None or not self._bank.holds(adapters):
+        self._parameters = [parameter for adapter in adapters for parameter in _parameters(adapter)]
+        if self._bank is None or not self._bank.holds(self._parameters):
             self._bank = join(adapters)
         return self._bank
 
@@ -87,26 +89,27 @@ def fits_bank(adapters: Sequence[Any]) -> bool:
 @torch.no_grad()
 def join(adapters: Sequence[Any]) -> AdapterBank:
     """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is held twice."""
-    downs: list[Any] = [adapter.adapter_down[0] for adapter in adapters]
-    ups: list[Any] = [adapter.adapter_up for adapter in adapters]
-    count, width = len(adapters), downs[0].in_features
-    m = max(down.out_features for down in downs)
-    tail = -(-count // _ALIGNMENT) * _ALIGNMENT
-    like = downs[0].weight
+    parameters = [_parameters(adapter) for adapter in adapters]
+    bottlenecks = [len(down) for down, *_ in parameters]
+    count, m, like = len(adapters), max(bottlenecks), parameters[0][0]
+    width, tail = like.shape[1], -(-count // _ALIGNMENT) * _ALIGNMENT
     down = like.new_zeros(count * m, width)
     bias = like.new_zeros(count * m)
     up = like.new_zeros(count * m + tail, width)
+    homes: list[Tensor] = []
     for n in range(count):
-        rows = slice(n * m, n * m + downs[n].out_features)
-        _move(downs[n].weight, down[rows])
-        _move(downs[n].bias, bias[rows])
-        _move(ups[n].weight, up[rows].T)
-        _move(ups[n].bias, up[count * m + n])
+        rows = slice(n * m, n * m + bottlenecks[n])
+        own = (down[rows], bias[rows], up[rows].T, up[count * m + n])
+        for parameter, home in zip(parameters[n], own, strict=True):
+            home.copy_(parameter)
+            parameter.data = home
+        homes += own
     is_shift = like.new_zeros(len(up))
     is_shift[count * m : count * m + count] = 1
-    return AdapterBank(count, m, down, bias, up, is_shift, adapters[0].non_linearity)
+    return AdapterBank(count, m, down, bias, up, is_shift, adapters[0].non_linearity, tuple(homes))
 
 
-def _move(parameter: nn.Parameter, home: Tensor) -> None:
-    home.copy_(parameter)
-    parameter.data = home
+def _parameters(adapter: Any) -> tuple[nn.Parameter, ...]:
+    """D, b, U and c of an adapter."""
+    down, up = adapter.adapter_down[0], adapter.adapter_up
+    return down.weight, down.bias, up.weight, up.bias

@@ -43,6 +43,9 @@ class FusionSite(BankedSite):
     _folded: tuple[AdapterBank, tuple[Any, ...], _Projections] | None = None
 
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
+        if torch.is_grad_enabled():
+            # The step that may follow changes weights, be it in the stock form, and fused optimisers raise no version.
+            self._folded = None
         site, fusions = self._site, self._site.adapter_fusion_layer
         if setup.name in fusions and isinstance(fusions[setup.name], GatedFusion):
             return self._gated(fusions[setup.name], setup, state, lvl)
@@ -101,13 +104,13 @@ class FusionSite(BankedSite):
 
     def _projections(self, fusion: Any, bank: AdapterBank, tokens: int) -> _Projections:
         if torch.is_grad_enabled():
-            # The step that may follow changes the weights, and fused optimisers raise no version.
-            self._folded = None
             return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
         if torch.compiler.is_exporting() and self._folded is not None:
             return self._folded[2]
-        # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
-        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in fusion.parameters())
+        # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded, into
+        # the adapters too: those raise the versions of their parameters, which the bank has no part in.
+        read = (*fusion.parameters(), *self._parameters)
+        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in read)
         if self._folded is None or self._folded[0] is not bank or self._folded[1] != stamp:
             self._folded = bank, stamp, _project(fusion, bank, "folded", "folded")
         return self._folded[2]

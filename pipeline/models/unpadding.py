@@ -32,9 +32,9 @@ class Group:
     """Inputs of like length, which attend together."""
 
     inputs: slice
-    """In the packed order."""
+    """Their places in the packed order."""
     tokens: slice
-    """Of the packed sequence."""
+    """The places of their tokens in the packed sequence."""
     places: Tensor | None
     """Where each token stands in the group's (b T); None: there is no padding."""
     length: int

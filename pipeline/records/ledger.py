@@ -81,7 +81,7 @@ class Ledger:
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
 
     def newest(self, most: int) -> list[str]:
-        """Of :meth:`names` those whose folders changed last, ``most`` at most."""
+        """Those of :meth:`names` whose folders changed last, ``most`` at most."""
         if not self.root.is_dir():
             return []
         changed: list[tuple[int, str]] = []

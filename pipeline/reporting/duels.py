@@ -67,7 +67,7 @@ class Duel:
     is_chosen_on_scores: bool = False
     """Whether a side was chosen among several lines by scores on the rows that are compared."""
     comparison: Comparison | None = None
-    """Of the mean over the targets; None if the sides were chosen by what is compared, or lack seeds."""
+    """The test of the mean over the targets; None if the sides were chosen by what is compared, or lack seeds."""
 
     @property
     def unequal_trials(self) -> str:
@@ -137,6 +137,7 @@ def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
 
 
 def duels_of_leading(runs: StudyRuns) -> list[Duel]:
+    """The leading fusion against every kind of rows, tested or not; empty where no fusion leads."""
     return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
 
 
@@ -156,7 +157,7 @@ def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, f
 
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
-    """Of ``lines`` the best on the validation rows, for each target that one of them has."""
+    """The best of ``lines`` on the validation rows, for each target that one of them has."""
     by_target = {target: _dev_scores(runs, lines, target) for target in runs.study.targets}
     return {target: max(scores, key=lambda line: scores[line]) for target, scores in by_target.items() if scores}
 
@@ -184,7 +185,7 @@ class Alternative:
     selected: Line
     other: Line
     dev: tuple[float, float]
-    """Of the selected row and of the other, on the validation rows."""
+    """The scores of the selected row and of the other on the validation rows."""
     duel: Duel
     """The duel with the other row there; its comparison is that of the row that was selected."""
 
@@ -195,7 +196,7 @@ class CloseCall:
 
     alternative: Alternative
     comparison: Comparison
-    """Of the mean, with the other row."""
+    """The test of the mean, with the other row."""
 
 
 def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:

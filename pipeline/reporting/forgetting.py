@@ -37,7 +37,7 @@ class Proof:
 
     row: str
     pairs: frozenset[tuple[str, str]]
-    """Of the task learned first and the one trained on then."""
+    """The task learned first, and the one trained on then."""
     runs: tuple[str, ...]
     backbone: str
     adapters: int

@@ -41,7 +41,7 @@ class FusionGain:
     starts: list[float | None]
     """The scores before any step; None where the start was not scored."""
     best: list[Adapter | None]
-    """Of those that the fusion reads and whose scores on the target are known."""
+    """The best adapter of those that the fusion reads and whose scores on the target are known; None without any."""
     over_start: float | None
     over_best: float | None
     starts_kept: int

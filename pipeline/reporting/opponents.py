@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import difference_cell, line_cell, text_cell
+from pipeline.reporting.cells import difference_cell, judged, line_cell, text_cell
 from pipeline.reporting.duels import (
     Alternative,
     Duel,
@@ -56,21 +56,21 @@ def alternative_text(runs: StudyRuns, alternative: Alternative, comparison: Comp
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
-    if len(duel.parts) == 1:
-        ((target, best),) = duel.best.items()
-        both = runs_of((*runs.cell(duel.ours[target], target), *runs.cell(best, target)))
-        return cells | {target: difference_cell(duel.parts[target].value, both, duel.comparison, runs.title(best))}
-    parts, used = {}, list[str]()
-    for target, part in duel.parts.items():
-        line, best = duel.ours[target], duel.best[target]
-        both = runs_of((*runs.cell(line, target), *runs.cell(best, target)))
-        variant = f"{runs.title(line)} " if line != duel.line else ""
-        ours, theirs = duel.trials[target]
-        unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
-        parts[target] = difference_cell(part.value, both, untested=f"{variant}against {runs.title(best)}{unlike}")
-        used += both
+    parts = {target: _part(runs, duel, target) for target in duel.parts}
+    if len(parts) == 1:
+        return cells | {target: judged(cell, duel.comparison, "the best row") for target, cell in parts.items()}
     mean = mean_of(part.value for part in duel.parts.values())
-    return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")} | parts
+    used = tuple(dict.fromkeys(run for cell in parts.values() for run in cell.runs))
+    return cells | {"mean": difference_cell(mean, used, duel.comparison, "the best rows")} | parts
+
+
+def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
+    """The difference on a target, with what it is between: the test is of the mean."""
+    line, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
+    variant = f"{runs.title(line)} " if line != duel.line else ""
+    unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
+    used = runs_of((*runs.cell(line, target), *runs.cell(best, target)))
+    return difference_cell(duel.parts[target].value, used, untested=f"{variant}against {runs.title(best)}{unlike}")
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pipeline.stats.paired import Comparison, Difference, Shared, mean_differenc
 from pipeline.system.errors import PipelineError
 
 ByStudy = Mapping[StudyRuns, Duel]
-"""Of each study the comparison of its leading fusion with one kind of rows."""
+"""For each study the comparison of its leading fusion with one kind of rows."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pooled:
     parts: Mapping[str, Part]
     """By target."""
     comparison: Comparison | None
-    """Of the mean; None where the targets do not have several seeds in common."""
+    """The test of the mean; None where the targets do not have several seeds in common."""
     close: tuple[str, ...] = ()
     """The choices between nearly equal rows on which the verdict depends, in words."""
 

@@ -174,7 +174,7 @@ def _overall(groups: Groups, which: int) -> list[float]:
 
 
 def _best_mean(runs: StudyRuns, groups: Groups) -> list[float]:
-    """Of one model for all tasks the best mean at one epoch; None of several models."""
+    """The best mean at one epoch, where one model answers all tasks; empty where several do."""
     first = next(iter(groups.values()))
     if any(set(scored.record.trained_on) != set(groups) for scored in first):
         return []

@@ -4,8 +4,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
-from typing import Any
+from functools import cache, cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,7 @@ from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, Shared, paired_difference
 from pipeline.system.errors import PipelineError
 
-once = lru_cache(maxsize=1)
-"""Compute once for a study: tables, figures and sentences share the result."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Scored:
 
     @property
     def seconds(self) -> float:
-        """Of the run and of the others that were tried with its seed."""
+        """Those of the run and of the others that were tried with its seed."""
         tried = {each.run: each.cost.seconds for each in self.trials if each.seed == self.record.seed}
         return sum({**tried, self.record.run: self.record.cost.seconds}.values())
 
@@ -92,6 +91,7 @@ class StudyRuns:
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
         self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
+        self.computed: dict[Any, Any] = {}  # by function, the results of those that are marked with :func:`once`
         self.scored = tuple(
             Scored(entry, self._record(entry.run), tuple(map(self._record, entry.trials)))
             for entry in result.entries
@@ -260,6 +260,18 @@ class StudyRuns:
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
         return record
+
+
+def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
+    """Compute once for a study: tables, figures and sentences share the result, which goes when its runs go."""
+
+    @wraps(compute)
+    def computed(runs: StudyRuns) -> Result:
+        if compute not in runs.computed:
+            runs.computed[compute] = compute(runs)
+        return runs.computed[compute]
+
+    return computed
 
 
 def steps_per_epoch(record: RunRecord) -> int:

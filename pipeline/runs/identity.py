@@ -19,7 +19,7 @@ class Facts(NamedTuple):
     request: RunRequest
     recipe: Recipe
     family: str
-    """Of the backbone."""
+    """The backbone's model type."""
     rows: int
     """Training rows of the first task."""
 

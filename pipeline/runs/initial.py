@@ -128,11 +128,11 @@ class Chooser:
     rows: pd.DataFrame
     """Labelled training rows of the first task."""
     scoring: Scoring
-    """Of that task."""
+    """How that task is scored."""
     backbone: Backbone
     workspace: Workspace
     title: str
-    """Of the run, for the line on stderr that tells a choice."""
+    """The run's, for the line on stderr that tells a choice."""
 
     @property
     def task(self) -> Task:

@@ -23,7 +23,7 @@ from pipeline.system.streams import notice
 def choose_anchor(
     adapters: Sequence[Artifact], recipe: Recipe, scoring: Scoring, workspace: Workspace
 ) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
-    """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
+    """The adapter with the best dev score among the target's own and those of tasks with the same labels.
 
     With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
     answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.

@@ -169,7 +169,7 @@ class Gated(RecipePart):
 
     @property
     def rank_in_effect(self) -> int | None:
-        """Of gates that are matrices with a rank; else None."""
+        """The rank of gates that are matrices, if they have one; else None."""
         return self.rank if self.gate == "matrix" else None
 
     def start_of(self, gates: int) -> float:

@@ -43,6 +43,7 @@ class Measure:
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The share of predictions (B,) that are their labels (B,)."""
     return float(np.mean(predictions == labels))
 
 
@@ -172,11 +173,12 @@ METRICS: Mapping[Metric, Measure] = {
 
 @cache
 def load_metric(metric: Metric) -> Any:
-    """The metric as an :class:`evaluate.Metric`, for programs that use its tools (``combine``, ``evaluator``).
+    """The metric as an :class:`evaluate.Metric`, for other programs that use its tools (``combine``, ``evaluator``).
 
-    Ours because ``evaluate.load(name)`` downloads code from the Hub. Its numbers are those of :func:`score`.
+    It is part of the Python interface (``docs/python.md``), and nothing here calls it. Ours because
+    ``evaluate.load(name)`` downloads code from the Hub. Its numbers are those of :func:`score`.
     """
-    # Here, not above: evaluate takes six seconds to import, and no command of ours needs it.
+    # Here, not above: evaluate takes six seconds to import, and no command needs it.
     import datasets
     import evaluate
 

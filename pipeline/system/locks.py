@@ -24,7 +24,7 @@ try:
 except OSError:
     _KERNEL = os.uname().nodename
 MACHINE = hashlib.sha256(_KERNEL.encode()).hexdigest()[:6]
-"""Of the running kernel, which containers share and a reboot changes."""
+"""A mark of the running kernel, which containers share and a reboot changes."""
 
 _RENEWAL_SECONDS = 30.0
 _ABANDONED_SECONDS = 10 * 60.0

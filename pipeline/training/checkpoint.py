@@ -55,12 +55,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Of training and evaluation over all resumptions, without start-up."""
+        """Those of training and evaluation over all resumptions, without start-up."""
         return self.train_seconds + self.evaluation_seconds
 
     @property
     def examples_per_second(self) -> float:
-        """Of the training steps alone."""
+        """The rate of the training steps alone."""
         return self.examples / self.train_seconds if self.examples else 0.0
 
     def add_point(
@@ -283,6 +283,7 @@ class Resumption:
 
 
 def trainable(model: nn.Module) -> Tensors:
+    """The parameters that train, by the names that they have in the model before it is sharded."""
     named = model.named_parameters()
     # FSDP's activation checkpointing puts a module between a layer and its parameters.
     return {name.replace("_checkpoint_wrapped_module.", ""): tensor for name, tensor in named if tensor.requires_grad}

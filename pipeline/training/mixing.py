@@ -42,14 +42,16 @@ Rule = Callable[[Joint], Iterable[Sequence[str]]]
 def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
-    The smallest task's pass, or that of ``epoch_of``, is the epoch; the others go on where they were.
+    An epoch is a pass over the smallest task, or over ``epoch_of``; the others go on where they were.
     """
     return [tuple(joint.batches)] * joint.total
 
 
 def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
-    """One task a step, in turn. The epoch is as many rounds as the smallest task's pass, or that of ``epoch_of``,
-    has batches."""
+    """One task a step, in turn.
+
+    An epoch has as many rounds as a pass over the smallest task, or over ``epoch_of``, has batches.
+    """
     tasks = tuple(joint.batches)
     return [(tasks[step % len(tasks)],) for step in range(joint.total)]
 
@@ -57,7 +59,7 @@ def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
 def shuffled(joint: Joint) -> Iterable[Sequence[str]]:
     """One task a step; the batches of all tasks are shuffled together, so that each task is passed once (Hayes 2024).
 
-    Such the rows of all tasks is the epoch; where the recipe has epochs of another length, passes go on across them.
+    An epoch is one such pass over all tasks; where the recipe has epochs of another length, passes go on across them.
     """
     every = [task for task, count in joint.batches.items() for _ in range(count)]
     drawn: list[str] = []
@@ -70,7 +72,7 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
     """One task a step, drawn with probability p_i ~ N_i^alpha from its number of training rows N_i.
 
     alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
-    sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as the rows of all tasks has batches.
+    sampling (Stickland & Murray 2019, section 3.2). An epoch has as many steps as one pass over all tasks has batches.
     ``alphas`` has one for each epoch.
     """
     for epoch, alpha in enumerate(alphas):

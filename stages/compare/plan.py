@@ -28,20 +28,20 @@ class Job:
     """The one task, or for joint training all of them by name."""
     seed: int
     needs: tuple[Job, ...] = ()
-    """Of a fusion several may be of its target: it takes the one that is best on dev."""
+    """What it is built on. Several may be adapters of a fusion's target: it takes the one that is best on dev."""
     backbone: str | None = None
     """Another than the study's."""
     trials: tuple[Job, ...] = field(default=(), repr=False)
-    """Of which the best on dev gives this job its recipes, those of ``parts`` standing in until that is known."""
+    """The best of them on dev gives this job its recipes; those of ``parts`` stand in until that is known."""
     rule: JoinedBy = "mean"
-    """Of an ensemble, how it joins what it needs."""
+    """How an ensemble joins what it needs."""
     most: int | None = None
     in_turn: bool = False
     """An adapter starts as that of the one job it needs, without a choice."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
     tuned: str = field(default="", compare=False)
-    """Of a trial, its values of what the row tunes."""
+    """A trial's values of what the row tunes."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and _are_equal(self, other, set())
@@ -194,7 +194,7 @@ class _Planner:
 
     @property
     def name(self) -> str:
-        """Of the cell's row."""
+        """The name of the cell's row."""
         return self.cell.line.row
 
     @cached_property

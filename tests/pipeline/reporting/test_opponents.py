@@ -231,6 +231,25 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     assert "Its variants, selected in the same way: siamese fusion on sst." in sentence
 
 
+@pytest.mark.parametrize("scoring", ["half", "dev"])
+@pytest.mark.parametrize("targets", [["sst"], ["sst", "mr"]])
+def test_the_details_name_both_sides_and_their_trials(targets: list[str], scoring: str, tmp_path: Path) -> None:
+    """Of one target too, whose cell is also that of the mean."""
+    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
+    methods = ["full", "fusion", "siamese"]
+    study = make(tmp_path, methods=methods, targets=targets, sources=["imdb"], rows=rows, scoring=scoring, seeds=[1])
+    for target in targets:
+        for row, quality in (("full", 0.5), ("fusion", 0.6), ("siamese", 0.9)):
+            study.add(row, target, 1, quality)
+    table = opponents_table(runs_of(study))
+    assert table is not None
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    says = "siamese fusion against full fine-tuning, best of 2 trials against best of 1"
+    tested = cells["mean" if len(targets) > 1 else "sst"]
+    assert (tested.verdict is not None) == (scoring == "half") == ("95 % CI" in tested.detail)
+    assert cells["sst"].detail.partition("; ")[0] == says
+
+
 def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
     """One opponent is no choice."""
     runs = runs_of(small(tmp_path, scoring="dev"))

@@ -1,5 +1,7 @@
 """Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
 
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,17 +61,22 @@ def test_a_run_without_training_rows_has_no_epochs(tmp_path: Path) -> None:
     assert runs.epochs(scored) == 0
 
 
-def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:
+def test_what_is_marked_is_computed_once_for_a_study_and_goes_with_it(whole: Synthetic) -> None:
+    """Of several studies too, whose results are asked for in turn."""
     asked = []
 
     @once
     def seen(runs: StudyRuns) -> int:
-        asked.append(runs)
+        asked.append(id(runs))
         return len(asked)
 
     first, second = (StudyRuns(whole.result, whole.ledger) for _ in range(2))
-    assert [seen(first), seen(first), seen(second), seen(second)] == [1, 1, 2, 2]
-    assert asked == [first, second]
+    assert [seen(first), seen(second), seen(first), seen(second)] == [1, 2, 1, 2]
+    assert asked == [id(first), id(second)]
+    kept = weakref.ref(second)
+    del second
+    gc.collect()
+    assert kept() is None
 
 
 def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
