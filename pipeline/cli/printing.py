@@ -156,15 +156,17 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
     sources = evaluation.sources_trained_on
     counts = [
-        (evaluation.trained_on, "that the model was trained on"),
-        (evaluation.chosen_on, "that its epoch was selected on"),
+        (evaluation.task, evaluation.trained_on, "that the model was trained on"),
+        (evaluation.task, evaluation.chosen_on, "that its epoch was selected on"),
     ]
     # It builds on such a task's model, or was trained on both tasks jointly.
-    counts += [(count, f"in the training rows of {task}") for task, count in sources.items() if count != 0]
+    counts += [(task, count, f"in the training rows of {task}") for task, count in sources.items() if count != 0]
     if sources and all(count == 0 for count in sources.values()):
-        counts.append((0, f"in the training rows of the other tasks ({', '.join(sources)})"))
-    for count, what in counts:
+        counts.append(("", 0, f"in the training rows of the other tasks ({', '.join(sources)})"))
+    for task, count, what in counts:
         known = "how many cannot be known" if count is None else f"{count} of {evaluation.rows}"
+        if count is None and task in evaluation.changed:
+            known += f": the data of {task} have changed since, or were divided otherwise"
         lines.append(f"rows with a text {what}: {known}")
     print_result(lines, evaluation.summary(), as_json)
 

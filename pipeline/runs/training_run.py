@@ -258,6 +258,7 @@ class TrainingRun:
             "test_in_train": data.test_in_train,
             "start": start,
             "added": dict(data.added),
+            "dropped": dict(data.dropped),
         }
         return score.model_copy(update=trained), table
 
