@@ -17,6 +17,7 @@ from pipeline.data.tasks import Metric, Task
 from pipeline.runs.seen import Gaps, drawn_again, either, lesson_of, others_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
+from pipeline.stats.by_class import ClassScore, LargestClass, class_scores, largest_class
 from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
 from pipeline.system.errors import noted
@@ -38,6 +39,12 @@ class Evaluation:
     score: float
     interval: tuple[float, float]
     """95 %, over examples."""
+    classes: tuple[ClassScore, ...]
+    """In the task's order; none of a task of scores."""
+    largest_class: LargestClass | None
+    """What the score is to be compared with; None of a task of scores."""
+    mean_absolute_error: float | None
+    """Of a task of scores."""
     trained_on: int | None
     """Rows whose text is in the training rows of the run, or of the target's adapter that it builds on; None where it
     cannot be known."""
@@ -92,7 +99,7 @@ def evaluate(
     trained = chosen = None
     with noted(gaps.problems):
         trained, chosen = _seen(rows, model.run, task, workspace, gaps)
-    sources = others_seen(rows, model.run, workspace, task, gaps)
+    sources, values = others_seen(rows, model.run, workspace, task, gaps), prediction.values
     if task.name in sources:
         trained = either(trained, sources.pop(task.name))
     return Evaluation(
@@ -101,8 +108,11 @@ def evaluate(
         task=task.name,
         rows=len(rows),
         metric=task.metric,
-        score=score(task.metric, prediction.values, labels),
-        interval=score_interval(task.metric, prediction.values, labels),
+        score=score(task.metric, values, labels),
+        interval=score_interval(task.metric, values, labels),
+        classes=class_scores(values, labels, task.classes) if task.classes else (),
+        largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
+        mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         trained_on=_count(trained),
         chosen_on=_count(chosen),
         left_out=left_out,

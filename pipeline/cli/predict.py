@@ -77,7 +77,7 @@ def evaluate(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Score a trained model on labelled rows, and say whether it was trained or selected on them.
+    """Score a trained model on labelled rows, overall and by class, and say whether it was trained or selected on them.
 
     Args:
         target: The task.

@@ -14,6 +14,7 @@ from pipeline.cli.app import main
 from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.sections import ScoredRows
+from pipeline.stats.by_class import ClassScore
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
@@ -203,7 +204,40 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     summary = json.loads(last)
     assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)
     assert f"accuracy {summary['score']:.4f} (95 % CI {summary['interval'][0]:.4f} to" in lines[0]
-    assert "rows with a text that its epoch was selected on: 0 of 40" in lines[2]
+    assert lines[1] == f"always answering good, the largest class: accuracy {summary['largest_class']['score']:.4f}"
+    assert lines[2].split() == ["class", "rows", "precision", "recall", "F1"]
+    for line, scores in zip(lines[3:5], summary["classes"], strict=True):
+        assert line.split()[:2] == [scores["name"], f"{scores['rows']}"]
+    assert sum(each["right"] for each in summary["classes"]) == round(40 * summary["score"])
+    assert summary["mean_absolute_error"] is None
+    assert lines[6] == "rows with a text that its epoch was selected on: 0 of 40"
+
+
+def test_of_scores_the_mean_absolute_error_is_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record
+    found = evaluate("pairs", workspace, using=record.run)
+    saved = workspace.ledger.predictions(record.run)
+    assert found.mean_absolute_error == pytest.approx((saved["prediction"] - saved["label"]).abs().mean(), rel=1e-4)
+    assert (found.classes, found.largest_class) == ((), None)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == f"mean absolute error: {found.mean_absolute_error:.4f}"
+
+
+def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
+    classes = tuple(ClassScore(f"c{n}", 9, 9, 9 - n % 7, 0.5, 0.5, None) for n in range(12))
+    found = dataclasses.replace(evaluate("films", workspace, using=record.run), classes=classes)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:13]] == ["c6", "c5", "c4", "c11", "c3", "c10", "c2", "c9", "c1", "c8"]
+    assert lines[3].split() == ["c6", "9", "0.5000", "0.5000", "-"]
+    assert lines[13] == "the 10 of 12 classes with the most errors; --json has all"
 
 
 @pytest.mark.parametrize(
