@@ -55,6 +55,9 @@ class Evaluation:
     task; None as above."""
     left_out: int
     """Rows of the file without a text or a label."""
+    cut: int
+    """Rows that are longer than the ``max_length`` tokens that the model reads."""
+    max_length: int
     changed: tuple[str, ...]
     """The tasks whose data have changed since a model was trained on them, so that its rows cannot be known."""
     problems: tuple[str, ...]
@@ -94,7 +97,7 @@ def evaluate(
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
-        (prediction,) = predictions_of([model], rows, (), batch_size, accelerator)
+        (prediction,), cut = predictions_of([model], rows, (), batch_size, accelerator)
     labels, gaps = rows["label"].to_numpy(), Gaps()
     trained = chosen = None
     with noted(gaps.problems):
@@ -116,6 +119,8 @@ def evaluate(
         trained_on=_count(trained),
         chosen_on=_count(chosen),
         left_out=left_out,
+        cut=cut.rows,
+        max_length=cut.max_length,
         sources_trained_on={source: _count(seen) for source, seen in sources.items()},
         changed=tuple(dict.fromkeys(gaps.changed)),
         problems=tuple(dict.fromkeys(gaps.problems)),
