@@ -36,7 +36,7 @@ from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
-from stages.predict import head_outputs
+from stages.predict import head_outputs, inputs_of
 
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
@@ -137,7 +137,8 @@ class Model:
             return []
         memory = full_memory_explained(f"predict with {self!r}", "give a smaller batch_size")
         with memory, nullcontext() if without is None else self._leaving_out(without):
-            (outputs,) = head_outputs(self._model, [self._target], rows, batch_size, self._device, cached=False)
+            inputs = inputs_of(self._target, rows, cached=False)
+            (outputs,) = head_outputs(self._model, [self._target], inputs, batch_size, self._device)
         prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
         return list(_each(prediction, outputs, self.classes))
 

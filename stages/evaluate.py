@@ -14,9 +14,10 @@ from pipeline.data.load import load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import divisions, drawn_again, either, lesson_of, others_seen
+from pipeline.runs.seen import Gaps, drawn_again, either, lesson_of, others_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
+from pipeline.stats.by_class import ClassScore, LargestClass, class_scores, largest_class
 from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
 from pipeline.system.errors import noted
@@ -38,6 +39,12 @@ class Evaluation:
     score: float
     interval: tuple[float, float]
     """95 %, over examples."""
+    classes: tuple[ClassScore, ...]
+    """In the task's order; none of a task of scores."""
+    largest_class: LargestClass | None
+    """What the score is to be compared with; None of a task of scores."""
+    mean_absolute_error: float | None
+    """Of a task of scores."""
     trained_on: int | None
     """Rows whose text is in the training rows of the run, or of the target's adapter that it builds on; None where it
     cannot be known."""
@@ -48,6 +55,11 @@ class Evaluation:
     task; None as above."""
     left_out: int
     """Rows of the file without a text or a label."""
+    cut: int
+    """Rows that are longer than the ``max_length`` tokens that the model reads."""
+    max_length: int
+    changed: tuple[str, ...]
+    """The tasks whose data have changed since a model was trained on them, so that its rows cannot be known."""
     problems: tuple[str, ...]
     """What could not be read, so that something cannot be known."""
 
@@ -85,12 +97,12 @@ def evaluate(
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
-        (prediction,) = predictions_of([model], rows, (), batch_size, accelerator)
-    labels, problems = rows["label"].to_numpy(), list[str]()
+        (prediction,), cut = predictions_of([model], rows, (), batch_size, accelerator)
+    labels, gaps = rows["label"].to_numpy(), Gaps()
     trained = chosen = None
-    with noted(problems):
-        trained, chosen = _seen(rows, model.run, task, workspace)
-    sources = others_seen(rows, model.run, workspace, task, problems)
+    with noted(gaps.problems):
+        trained, chosen = _seen(rows, model.run, task, workspace, gaps)
+    sources, values = others_seen(rows, model.run, workspace, task, gaps), prediction.values
     if task.name in sources:
         trained = either(trained, sources.pop(task.name))
     return Evaluation(
@@ -99,13 +111,19 @@ def evaluate(
         task=task.name,
         rows=len(rows),
         metric=task.metric,
-        score=score(task.metric, prediction.values, labels),
-        interval=score_interval(task.metric, prediction.values, labels),
+        score=score(task.metric, values, labels),
+        interval=score_interval(task.metric, values, labels),
+        classes=class_scores(values, labels, task.classes) if task.classes else (),
+        largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
+        mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         trained_on=_count(trained),
         chosen_on=_count(chosen),
         left_out=left_out,
+        cut=cut.rows,
+        max_length=cut.max_length,
         sources_trained_on={source: _count(seen) for source, seen in sources.items()},
-        problems=tuple(dict.fromkeys(problems)),
+        changed=tuple(dict.fromkeys(gaps.changed)),
+        problems=tuple(dict.fromkeys(gaps.problems)),
     )
 
 
@@ -114,13 +132,13 @@ def _count(rows: np.ndarray | None) -> int | None:
 
 
 def _seen(
-    rows: pd.DataFrame, run: str, task: Task, workspace: Workspace
+    rows: pd.DataFrame, run: str, task: Task, workspace: Workspace, gaps: Gaps
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Which ``rows`` (n,) have a text of the rows that ``run`` trained on, and which of those that chose its epoch.
 
     The run's rows are found again in the task's data by the ids of its predictions and as :func:`drawn_again` has it,
-    and known by their fingerprints. Where they are not those of the run, no more is known than that they come from the
-    task's splits: then no row has one where no text of these is among ``rows``, else the answer is None.
+    and known by their fingerprints. Where they are not those of the run, the answer is None: the rows may have been
+    split again since, or removed, so that today's splits do not tell where a text stood then.
     """
     record, splits = workspace.ledger.find(run), workspace.splits
     if record is None or task.name not in record.trained_on or splits.folder_of(task) is None:
@@ -138,13 +156,13 @@ def _seen(
     saved = workspace.ledger.predictions(run, task.name, "dev")["id"]
     chosen, trained = known(data.dev[data.dev["id"].isin(saved)], "dev"), None
     chose_in_train = chosen is None
-    for drawn in drawn_again(lesson_of(record, task.name), divisions(splits)):
+    for drawn in drawn_again(lesson_of(record, task.name), splits.changed, workspace.ledger):
         are_chosen = drawn["id"].isin(saved) & chose_in_train
         trained = known(drawn[~are_chosen], "train")
         if chosen is None:
             chosen = known(drawn[are_chosen], "dev")
         if trained is not None:
             break
-    if not record.recipe_of(task.name).extra and not (none := shared(pd.concat([data.train, data.dev]))).any():
-        return none, none
+    if trained is None or chosen is None:
+        gaps.changed.append(task.name)
     return trained, chosen

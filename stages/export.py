@@ -30,7 +30,7 @@ from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.export_options import check_place, names_in
 from stages.kept_models import Target, target_of
-from stages.predict import head_outputs
+from stages.predict import head_outputs, inputs_of
 
 FormatName = Literal["onnx", "adapterhub"]
 
@@ -260,6 +260,6 @@ def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
     rows = pd.DataFrame(texts, columns=columns, dtype=object)
     rows.insert(0, "id", [str(number) for number in range(len(rows))])
     device = OneDevice(torch.device("cpu"), None)
-    (outputs,) = head_outputs(trained.model, [target], rows, 32, device, cached=False)
+    (outputs,) = head_outputs(trained.model, [target], inputs_of(target, rows, cached=False), 32, device)
     read = objective_of(trained.task, trained.recipe).read
     return {"outputs": outputs.numpy(), trained.answer: read(outputs).numpy()}

@@ -76,7 +76,7 @@ def new_task(
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
     others = _alike(data, folder, len(proposal.columns.text))
-    lines += _next(folder.name, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
+    lines += _next(folder, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return "\n".join(map(one_line, lines))
 
 
@@ -120,8 +120,9 @@ def _alike(data: Path, folder: Path, texts: int) -> list[str]:
     return names
 
 
-def _next(task: str, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
+def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
     """The commands from here to predictions, by the user's ``others`` tasks if there are any."""
+    task = folder.name
     is_pair = len(proposal.columns.text) == 2
     usual = "quora" if is_pair else "sst"
     # All rows of a task on the Hub may take hours.
@@ -129,6 +130,7 @@ def _next(task: str, proposal: Proposal, others: Sequence[str], data: str) -> li
     reading = "  # and says if pairs should be read in another way" if is_pair else ""
     return [
         "next:",
+        f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
         f"  python -m pipeline extract --task {task}{data}{reading}",
         *before,
         f"  python -m pipeline fuse --target {task} --sources {','.join(others[:_SHOWN] or [usual])}{data}",

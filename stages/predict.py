@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pipeline.data.limits import check_batch_size
 from pipeline.data.table_files import check_output, name_of
 from pipeline.data.tables import check_writable, write_table
 from pipeline.data.tasks import Task
+from pipeline.data.tokens import Cut, TokenisedSplit
 from pipeline.methods.parallel import takes_parallel
 from pipeline.models.rounding import round_for_good
 from pipeline.models.transfer_model import JointModel, TransferModel
@@ -55,10 +55,13 @@ class PredictedTask:
     """The name of the run or the ensemble."""
     blank: int
     """Rows with a blank text, which have no prediction."""
+    cut: Cut
+    """Of the rows that have one; of an ensemble by the member that cuts most."""
 
     def summary(self) -> dict[str, Any]:
         run = f"{ENSEMBLE}{self.name}" if self.kind == "ensemble" else self.name
-        return {"run": run, "kind": self.kind, "task": self.task, "blank": self.blank}
+        cut = {"cut": self.cut.rows, "max_length": self.cut.max_length}
+        return {"run": run, "kind": self.kind, "task": self.task, "blank": self.blank, **cut}
 
 
 @dataclass(frozen=True)
@@ -118,17 +121,17 @@ def predict(
     models = _models(tasks, target, using, workspace, dropped)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-        predictions = models.predict(rows, dropped, batch_size, accelerator)
+        predicted = models.predict(rows, dropped, batch_size, accelerator)
     if accelerator.is_main_process:
         columns = [
-            _columns(task, predictions[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
+            _columns(task, predicted[task.name][0], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
         ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
-    predicted = (
-        PredictedTask(task.name, kind, name, blank=len(kept) - len(rows[task.name]))
+    summaries = (
+        PredictedTask(task.name, kind, name, blank=len(kept) - len(rows[task.name]), cut=predicted[task.name][1])
         for task, (kind, name) in zip(tasks, models.names, strict=True)
     )
-    return PredictedTable(tuple(predicted), len(kept), output_file, len(models.passes))
+    return PredictedTable(tuple(summaries), len(kept), output_file, len(models.passes))
 
 
 @dataclass(frozen=True)
@@ -143,17 +146,21 @@ class _Models:
 
     def predict(
         self, rows: Mapping[str, pd.DataFrame], drop_layers: tuple[int, ...], batch_size: int, accelerator: Accelerator
-    ) -> dict[str, Prediction]:
-        """The prediction of each task for its rows."""
+    ) -> dict[str, tuple[Prediction, Cut]]:
+        """The prediction of each task for its rows, and how many of these are cut."""
         answers = [
             predictions_of(targets, rows[targets[0].task.name], drop_layers, batch_size, accelerator)
             for targets in self.passes
         ]
         if self.ensemble is None:
-            tasks = [target.task.name for targets in self.passes for target in targets]
-            return dict(zip(tasks, chain.from_iterable(answers), strict=True))
+            return {
+                target.task.name: (prediction, cut)
+                for targets, (predictions, cut) in zip(self.passes, answers, strict=True)
+                for target, prediction in zip(targets, predictions, strict=True)
+            }
         weights = [member.weight for member in self.ensemble.members]
-        return {self.ensemble.task: combine([answer for (answer,) in answers], weights, self.ensemble.rule)}
+        joined = combine([prediction for (prediction,), _ in answers], weights, self.ensemble.rule)
+        return {self.ensemble.task: (joined, max(cut for _, cut in answers))}
 
 
 def _models(
@@ -235,11 +242,12 @@ def predictions_of(
     drop_layers: tuple[int, ...],
     batch_size: int,
     accelerator: Accelerator,
-) -> list[Prediction]:
-    """A prediction a target: one forward pass over the rows, as the objective of each reads it."""
+) -> tuple[list[Prediction], Cut]:
+    """A prediction a target: one forward pass over the rows, as the objective of each reads it; and what it cuts."""
+    first, workspace, longest = targets[0], targets[0].workspace, targets[0].recipe.max_length
+    assert longest is not None  # a trained model's recipe is resolved
     if rows.empty:
-        return [_nothing(target.task) for target in targets]
-    first, workspace = targets[0], targets[0].workspace
+        return [_nothing(target.task) for target in targets], Cut(0, longest)
     model: TransferModel | JointModel
     if len(targets) == 1:
         model = restore(first.trained, first.task, workspace, drop_layers)
@@ -247,32 +255,37 @@ def predictions_of(
         trained, tasks = [each.trained for each in targets], [each.task for each in targets]
         model = restore_together(trained, tasks, workspace, drop_layers)
     round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
-    outputs = head_outputs(accelerator.prepare(model), targets, rows, batch_size, accelerator)
+    inputs = inputs_of(first, rows)
+    outputs = head_outputs(accelerator.prepare(model), targets, inputs, batch_size, accelerator)
     # The next pass has a model of its own.
     accelerator.free_memory()
     each = zip(targets, outputs, strict=True)
-    return [objective_of(target.task, target.recipe).predict(own) for target, own in each]
+    predictions = [objective_of(target.task, target.recipe).predict(own) for target, own in each]
+    return predictions, Cut(inputs[0].cut_rows, longest)
+
+
+def inputs_of(target: Target, rows: pd.DataFrame, *, cached: bool = True) -> list[TokenisedSplit]:
+    """Canonical rows as the model reads them; where it averages over both orders of a pair, in both.
+
+    Unless ``cached``, the tokens of the rows are not kept on disk for another time.
+    """
+    tokenizer = target.workspace.backbone.tokenizer
+    return splits_of(rows, target.recipe, tokenizer, target.recipe.pairs.average_orders, cached)
 
 
 def head_outputs(
     model: TransferModel | JointModel,
     targets: Sequence[Target],
-    rows: pd.DataFrame,
+    inputs: list[TokenisedSplit],
     batch_size: int,
     compute: Compute,
-    *,
-    cached: bool = True,
 ) -> list[Tensor]:
-    """Each target's outputs (B, k) for B canonical ``rows`` by their restored ``model``, which stands on the device.
-
-    Unless ``cached``, the tokens of the rows are not kept on disk for another time.
-    """
-    first, tokenizer = targets[0], targets[0].workspace.backbone.tokenizer
+    """Each target's outputs (B, k) by their restored ``model``, which stands on the device, for inputs of B rows."""
     outputs = mean_outputs(
         model,
-        splits_of(rows, first.recipe, tokenizer, first.recipe.pairs.average_orders, cached),
+        inputs,
         batch_size=batch_size,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=targets[0].workspace.backbone.tokenizer.pad_token_id,
         accelerator=compute,
     )
     return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))

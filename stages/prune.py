@@ -154,9 +154,10 @@ class _Pruning:
         # Pruning trains on no rows, so train_rows stays 0; what the fusion was trained on holds for what is left of it.
         trained: dict[str, Any] = {"recipe": manifest.recipe, "limit": manifest.limit, "pair": manifest.pair}
         if whole is not None:
-            trained["added"] = whole.score(self.task.name).added
+            own = whole.score(self.task.name)
+            trained |= {"added": own.added, "dropped": own.dropped}
             if whole.fingerprints(self.task.name).get("dev") == self.data.fingerprint["dev"]:
-                trained["dev_in_train"] = whole.score(self.task.name).dev_in_train
+                trained["dev_in_train"] = own.dev_in_train
         return RunRecord(
             run=self.name,
             kind="fusion",

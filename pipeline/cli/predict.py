@@ -65,6 +65,7 @@ def predict(
     for task in table.tasks:
         if task.blank:
             notice(f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}")
+        _tell_cut(*task.cut, table.rows - task.blank, task.task)
 
 
 def evaluate(
@@ -77,7 +78,7 @@ def evaluate(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Score a trained model on labelled rows, and say whether it was trained or selected on them.
+    """Score a trained model on labelled rows, overall and by class, and say whether it was trained or selected on them.
 
     Args:
         target: The task.
@@ -108,6 +109,7 @@ def evaluate(
     for problem in few(evaluation.problems):
         notice(f"warning: {problem}")
     print_evaluation(evaluation, json)
+    _tell_cut(evaluation.cut, evaluation.max_length, evaluation.rows, evaluation.task)
 
 
 def ensemble(
@@ -142,6 +144,15 @@ def ensemble(
     task = find_task(target, *data)
     record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
     print_ensemble(record, json)
+
+
+def _tell_cut(cut: int, max_length: int, rows: int, task: str) -> None:
+    """Say on stderr how many of ``rows`` the model of ``task`` does not read to their end."""
+    if cut:
+        notice(
+            f"note: {cut:,} of {rows:,} rows are longer than the {max_length} tokens that the model of {task} reads,"
+            " and are cut: how many it reads was set by --max-length when it was trained"
+        )
 
 
 def _check_there(table: Path) -> None:

@@ -14,6 +14,7 @@ from pipeline.system.process import is_main_process
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.run_record import RunRecord
+    from pipeline.stats.by_class import ClassScore
     from stages.compare.compare import DryRun
     from stages.disk_usage import Usage
     from stages.doctor import Finding
@@ -21,6 +22,10 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.explain import Explanation, Ranked
     from stages.export import Export
     from stages.predict import PredictedTable
+
+
+_MOST_CLASSES = 10
+"""In a table."""
 
 
 def print_lines(*lines: str) -> None:
@@ -146,27 +151,45 @@ def _size(count: int) -> str:
 
 
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """The score with its interval, and what the rows had to do with the model."""
+    """The score with its interval, those of the classes, and what the rows had to do with the model."""
     low, high = evaluation.interval
     lines = [
         f"{evaluation.kind} {evaluation.run} on {evaluation.rows} rows of {evaluation.task}:"
         f" {evaluation.metric} {evaluation.score:.4f} (95 % CI {low:.4f} to {high:.4f})"
     ]
+    if evaluation.mean_absolute_error is not None:
+        lines.append(f"mean absolute error: {evaluation.mean_absolute_error:.4f}")
+    if (largest := evaluation.largest_class) is not None:
+        lines.append(f"always answering {largest.name}, the largest class: {evaluation.metric} {largest.score:.4f}")
+        lines += _class_table(evaluation.classes)
     if evaluation.left_out:
         lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
     sources = evaluation.sources_trained_on
     counts = [
-        (evaluation.trained_on, "that the model was trained on"),
-        (evaluation.chosen_on, "that its epoch was selected on"),
+        (evaluation.task, evaluation.trained_on, "that the model was trained on"),
+        (evaluation.task, evaluation.chosen_on, "that its epoch was selected on"),
     ]
     # It builds on such a task's model, or was trained on both tasks jointly.
-    counts += [(count, f"in the training rows of {task}") for task, count in sources.items() if count != 0]
+    counts += [(task, count, f"in the training rows of {task}") for task, count in sources.items() if count != 0]
     if sources and all(count == 0 for count in sources.values()):
-        counts.append((0, f"in the training rows of the other tasks ({', '.join(sources)})"))
-    for count, what in counts:
+        counts.append(("", 0, f"in the training rows of the other tasks ({', '.join(sources)})"))
+    for task, count, what in counts:
         known = "how many cannot be known" if count is None else f"{count} of {evaluation.rows}"
+        if count is None and task in evaluation.changed:
+            known += f": the data of {task} have changed since, or were divided otherwise"
         lines.append(f"rows with a text {what}: {known}")
     print_result(lines, evaluation.summary(), as_json)
+
+
+def _class_table(scores: Sequence[ClassScore]) -> list[str]:
+    """The scores of the classes in the task's order; of many, only those with the most errors."""
+    shown = scores if len(scores) <= _MOST_CLASSES else sorted(scores, key=lambda each: -each.errors)[:_MOST_CLASSES]
+    table = [["class", "rows", "precision", "recall", "F1"]]
+    for each in shown:
+        shares = ("-" if share is None else f"{share:.4f}" for share in (each.precision, each.recall, each.f1))
+        table.append([each.name, f"{each.rows}", *shares])
+    rest = [f"the {len(shown)} of {len(scores)} classes with the most errors; --json has all"]
+    return [*columns(table), *(rest if len(shown) < len(scores) else [])]
 
 
 def print_explanation(explanation: Explanation, as_json: bool) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from transformers import PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from pipeline.data.canonical import fingerprint
 from pipeline.data.counting import counting
@@ -21,7 +21,7 @@ from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
 
-_FORMAT = 3
+_FORMAT = 4
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
@@ -105,6 +105,13 @@ class Picked(Sequence[np.ndarray]):
         return lengths
 
 
+class Cut(NamedTuple):
+    """Rows that are longer than what is read of them."""
+
+    rows: int
+    max_length: int
+
+
 @dataclass(frozen=True)
 class TokenisedSplit:
     """Token ids of a split, row for row."""
@@ -113,9 +120,15 @@ class TokenisedSplit:
     types_a: Sequence[np.ndarray] | None  # token types of ``a``, if the backbone has them
     b: Sequence[np.ndarray] | None  # second sentences of a siamese encoding; a cross encoding has both in ``a``
     labels: np.ndarray | None  # float64 or int64, without NaN
+    is_cut: np.ndarray | None = None  # bool: the row has more tokens than stand here; None: not known
 
     def __len__(self) -> int:
         return len(self.a)
+
+    @property
+    def cut_rows(self) -> int:
+        """How many rows are known to be cut."""
+        return 0 if self.is_cut is None else int(self.is_cut.sum())
 
     @property
     def lengths(self) -> np.ndarray:
@@ -165,9 +178,9 @@ def tokenise(
         table = _read_cached(file)
     if table is None:  # the cache cannot be written, or is not wanted
         table = pa.concat_tables(_tokenise(rows, tokenizer, siamese, max_length, with_tail))
-    arrays = {name: Ragged(table[name]) for name in table.column_names}
+    arrays = {name: Ragged(table[name]) for name in table.column_names if name != "is_cut"}
     labels = rows["label"].to_numpy() if "label" in rows else None
-    return TokenisedSplit(arrays["a"], arrays.get("types_a"), arrays.get("b"), labels)
+    return TokenisedSplit(arrays["a"], arrays.get("types_a"), arrays.get("b"), labels, table["is_cut"].to_numpy())
 
 
 def whole_lengths(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding) -> np.ndarray:
@@ -230,17 +243,20 @@ def _tokenise(
     def tokenised(some: slice) -> pa.Table:
         texts = [column.iloc[some].tolist() for column in columns]
         whole = encode(texts[0]) if siamese else encode(*texts)
+        is_cut = _are_cut(whole, max_length)
         sequences = {"a": whole["input_ids"]}
         if "token_type_ids" in whole:
             sequences["types_a"] = whole["token_type_ids"]
         if siamese:
-            sequences["b"] = encode(texts[1])["input_ids"]
+            second = encode(texts[1])
+            sequences["b"], is_cut = second["input_ids"], is_cut | _are_cut(second, max_length)
         if with_tail:
             sequences = {
                 name: [_head_and_tail(one, max_length) for one in values] for name, values in sequences.items()
             }
         kinds = {name: pa.list_(pa.int8() if name == "types_a" else pa.int32()) for name in sequences}
-        return pa.table({name: pa.array(values, type=kinds[name]) for name, values in sequences.items()})
+        arrays = {name: pa.array(values, type=kinds[name]) for name, values in sequences.items()}
+        return pa.table({**arrays, "is_cut": is_cut})
 
     if len(rows) <= _MANY:
         yield tokenised(slice(None))
@@ -249,6 +265,12 @@ def _tokenise(
         for first in range(0, len(rows), _MANY):
             yield tokenised(slice(first, first + _MANY))
             count(min(_MANY, len(rows) - first))
+
+
+def _are_cut(inputs: BatchEncoding, max_length: int) -> np.ndarray:
+    """Which of the inputs (n,), bool, have more than ``max_length`` tokens, or had before they were cut."""
+    assert inputs.encodings is not None
+    return np.array([len(each) > max_length or len(each.overflowing) > 0 for each in inputs.encodings], dtype=bool)
 
 
 def head_tokens(max_length: int) -> int:

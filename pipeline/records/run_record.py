@@ -65,6 +65,11 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     dev_in_train: Count = Field(0, description="dev rows that are also in train")
     test_in_train: Count = Field(0, description="test rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
+    dropped: dict[Name, Count] | None = Field(
+        None,
+        description="training rows left out because their text is in validation or test rows, by the task of these;"
+        " absent from older records",
+    )
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
     scored_fingerprint: str | None = Field(
         None, alias="dev_rows", description="fingerprint of the rows that are scored, where others may come to be"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from accelerate import Accelerator
 
@@ -33,13 +33,17 @@ class Batching:
     cache_bytes: float
     accelerator: Accelerator
 
-    def training_data(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> TrainingData:
-        """The batches of training. A single task's ``scorings`` may read dev from a cache from then on."""
-        recipe = first_of(self.parts).recipe
-        splits = {
+    @cached_property
+    def splits(self) -> dict[str, list[TokenisedSplit]]:
+        """The training rows of each task; if their order is random, also with each pair the other way round."""
+        return {
             name: splits_of(self.data[name].train, part.recipe, self.tokenizer, part.recipe.pairs.order == "random")
             for name, part in self.parts.items()
         }
+
+    def training_data(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> TrainingData:
+        """The batches of training. A single task's ``scorings`` may read dev from a cache from then on."""
+        recipe, splits = first_of(self.parts).recipe, self.splits
         extend = None
         if len(self.parts) == 1:
             (name,) = self.parts

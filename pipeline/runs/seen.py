@@ -3,8 +3,10 @@
 A study leaves such rows out of its sources' training. Adapters of a store were trained for whatever they were.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +37,20 @@ class Lesson(NamedTuple):
     """Fingerprint of the training rows; None where nothing that can be read tells it."""
     extra: tuple[Extra, ...] = ()
     """The tasks whose rows are among them."""
+    permuted: bool = False
+    """Whether they have each other's labels."""
+    dropped: tuple[str, ...] | None = None
+    """The tasks whose validation and test rows are not among them, though the task has them; None: nothing says so."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Why it cannot be known what a model was trained on."""
+
+    problems: list[str] = field(default_factory=list)
+    """What cannot be read, in words."""
+    changed: list[str] = field(default_factory=list)
+    """The tasks whose rows are here, but not those that a model was trained on."""
 
 
 def trained_before(run: str, workspace: Workspace) -> tuple[str, ...]:
@@ -42,51 +58,50 @@ def trained_before(run: str, workspace: Workspace) -> tuple[str, ...]:
 
     What is not at hand is left out: of a run whose record is gone, all but its own task.
     """
-    problems = list[str]()  # the commands that need what cannot be read name it
-    lessons = list(_lessons_before(_kept(run, workspace, problems), workspace, problems))
+    gaps = Gaps()  # the commands that need what cannot be read name it
+    lessons = list(_lessons_before(_kept(run, workspace, gaps), workspace, gaps))
     tasks = (task for each in reversed(lessons) for task in (each.task, *(extra.task for extra in each.extra)))
     return tuple(dict.fromkeys(tasks))
 
 
 def sources_seen(
-    rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task, problems: list[str]
+    rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task, gaps: Gaps
 ) -> dict[str, np.ndarray | None]:
     """Which ``rows`` (n,) have a text that the sources were trained on, by their tasks.
 
-    The training rows are drawn again from the task's data, and known by their fingerprint. None where they are others
-    and some of the task's training rows have such a text, or rows of other tasks were added to them; and where its data
-    or the source's record are not at hand.
+    The training rows are drawn again from the task's data, and known by their fingerprint. None where they are not
+    found there, whatever texts are there instead; and where the data or the source's record are not at hand.
 
     Args:
         sources: what a model builds on; what these build on counts too.
         target: the task of ``rows``; of its own adapters among the sources the answer stands under its name.
-        problems: gets what cannot be read of the sources, which then counts as not at hand.
+        gaps: gets why the answer is None.
     """
-    return _seen_by_task(rows, _lessons(sources, workspace, problems), workspace, target)
+    return _seen_by_task(rows, _lessons(sources, workspace, gaps), workspace, target, gaps)
 
 
 def others_seen(
-    rows: pd.DataFrame, run: str, workspace: Workspace, target: Task, problems: list[str]
+    rows: pd.DataFrame, run: str, workspace: Workspace, target: Task, gaps: Gaps
 ) -> dict[str, np.ndarray | None]:
     """:func:`sources_seen` of what ``run`` builds on, and of the tasks that it was itself trained on beside ``target``.
 
     What it builds on is as its record or else its artifact says.
     """
-    kept = _kept(run, workspace, problems)
+    kept = _kept(run, workspace, gaps)
     beside = []
     if isinstance(kept, RunRecord):
         beside = [lesson_of(kept, name) for name in kept.trained_on if name != target.name]
-    return _seen_by_task(rows, (*beside, *_lessons_before(kept, workspace, problems)), workspace, target)
+    return _seen_by_task(rows, (*beside, *_lessons_before(kept, workspace, gaps)), workspace, target, gaps)
 
 
 def _seen_by_task(
-    rows: pd.DataFrame, lessons: Iterable[Lesson], workspace: Workspace, target: Task
+    rows: pd.DataFrame, lessons: Iterable[Lesson], workspace: Workspace, target: Task, gaps: Gaps
 ) -> dict[str, np.ndarray | None]:
     """Which ``rows`` (n,) the lessons on each task had; None where that of one cannot be known."""
     seen_of = dict[str, np.ndarray | None]()
-    ways = divisions(workspace.splits, target)
+    divided = cache(workspace.splits.changed)  # lessons that were divided alike share what is drawn of them
     for lesson in lessons:
-        seen = _seen(rows, lesson, ways, workspace.ledger)
+        seen = _seen(rows, lesson, divided, workspace.ledger, target, gaps) if _is_here(lesson, workspace) else None
         seen_of[lesson.task] = either(seen, seen_of.get(lesson.task, np.zeros(len(rows), bool)))
     return seen_of
 
@@ -107,8 +122,8 @@ def seen_notes(
     test = read_test_texts(target, workspace.splits.folder_of(target))
     parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
     kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
-    problems: list[str] = []
-    for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target, problems).items():
+    gaps = Gaps()
+    for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target, gaps).items():
         if task != target.name and seen is not None and seen.any():
             counts = (f"{seen[kinds == kind].sum()} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
             yield (
@@ -116,15 +131,15 @@ def seen_notes(
                 f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
                 f" an adapter without them; then name it: {option} {task}@RUN"
             )
-    yield from problems
+    yield from gaps.problems
 
 
-def _lessons_before(kept: RunRecord | Artifact | None, workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:
+def _lessons_before(kept: RunRecord | Artifact | None, workspace: Workspace, gaps: Gaps) -> Iterator[Lesson]:
     """What the models that ``kept`` builds on were trained on; nothing if it is not at hand."""
-    return iter(()) if kept is None else _lessons(_built_on(kept, workspace), workspace, problems)
+    return iter(()) if kept is None else _lessons(_built_on(kept, workspace), workspace, gaps)
 
 
-def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:
+def _lessons(sources: Sequence[SourceRun], workspace: Workspace, gaps: Gaps) -> Iterator[Lesson]:
     """What ``sources`` were trained on, and what they build on."""
     waiting, visited = list(sources), set[tuple[str, str]]()
     while waiting:
@@ -132,7 +147,7 @@ def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[
         if (source.task, source.run) in visited:
             continue
         visited.add((source.task, source.run))
-        kept = _kept(source.run, workspace, problems)
+        kept = _kept(source.run, workspace, gaps)
         if kept is None:
             yield Lesson(source.run, source.task, seed=0, limit=None, train=None)
             continue
@@ -160,62 +175,105 @@ def _built_on(kept: RunRecord | Artifact, workspace: Workspace) -> list[SourceRu
     return runs
 
 
-def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Artifact | None:
-    """What is left of ``run``: its record, or else its artifact; ``problems`` gets what of it cannot be read."""
-    with noted(problems):
+def _kept(run: str, workspace: Workspace, gaps: Gaps) -> RunRecord | Artifact | None:
+    """What is left of ``run``: its record, or else its artifact; ``gaps`` gets what of it cannot be read."""
+    with noted(gaps.problems):
         if (record := workspace.ledger.find(run)) is not None:
             return record
-    with noted(problems):
+    with noted(gaps.problems):
         return workspace.store.find(run)
     return None
 
 
 def lesson_of(record: RunRecord, task: str) -> Lesson:
     """What the run of ``record`` was trained on for one of the tasks that it trained on."""
-    limit, extra = record.score(task).limit, record.recipe_of(task).extra
-    return Lesson(record.run, task, record.seed, limit, record.fingerprints(task).get("train"), extra)
+    score, recipe = record.score(task), record.recipe_of(task)
+    return Lesson(
+        record.run,
+        task,
+        record.seed,
+        score.limit,
+        record.fingerprints(task).get("train"),
+        recipe.extra,
+        recipe.permute_labels,
+        None if score.dropped is None else tuple(score.dropped),
+    )
 
 
 def _of_manifest(manifest: Manifest) -> Lesson:
-    extra = manifest.recipe.extra
-    return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows, extra)
+    recipe = manifest.recipe
+    return Lesson(
+        manifest.run,
+        manifest.task,
+        manifest.seed,
+        manifest.limit,
+        manifest.train_rows,
+        recipe.extra,
+        recipe.permute_labels,
+    )
 
 
-def divisions(splits: Splits, target: Task | None = None) -> list[Splits]:
-    """``splits`` in each way that a run may have drawn its training rows from: the first has all rows.
+def drawn_again(
+    lesson: Lesson, divided: Callable[..., Splits], ledger: Ledger, target: Task | None = None
+) -> Iterator[pd.DataFrame]:
+    """The training rows that the lesson may have had, in each way in which they can be drawn again.
 
-    With and without those that are also in dev (``--drop-overlap``), and those that ``target`` holds out, if any.
+    Args:
+        divided: as :meth:`Splits.changed`.
+        target: the task that the lesson may have left out rows of, where its record does not say.
     """
-    held_out = ((),) if target is None else ((), (target.name,))
-    return [splits.changed(drop_overlap=drops, held_out=names) for names in held_out for drops in (False, True)]
-
-
-def drawn_again(lesson: Lesson, ways: Sequence[Splits]) -> Iterator[pd.DataFrame]:
-    """The training rows that the lesson may have had, in each of ``ways`` in which they can be drawn again."""
-    for splits in ways:
+    ways = _divisions(lesson, divided, target)
+    for way in ways:
         with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
-            yield splits.of(splits.task(lesson.task), lesson.limit, lesson.seed, lesson.extra).train
+            data = way.of(way.task(lesson.task), lesson.limit, lesson.seed, lesson.extra)
+            yield (data.permuted(lesson.seed) if lesson.permuted else data).train
+    with suppress(PipelineError):
+        tested = ledger.predictions(lesson.run, lesson.task, "test")["id"]
+        for way in ways if len(tested) else ():  # a study may have held them out of train
+            data = way.of(task := way.task(lesson.task), None, 0)
+            train = data.train[~data.train["id"].isin(tested)].reset_index(drop=True)
+            yield replace(data, train=train).sample(task, lesson.limit, lesson.seed, None).train
 
 
-def _seen(rows: pd.DataFrame, lesson: Lesson, ways: Sequence[Splits], ledger: Ledger) -> np.ndarray | None:
-    """Which of ``rows`` (n,) the lesson had, if it is drawn again in one of ``ways``, the first with all rows."""
-    if lesson.train is None:
-        return None
-    splits = ways[0]
-    with suppress(PipelineError):  # as above
-        task, *others = (splits.task(name) for name in (lesson.task, *(each.task for each in lesson.extra)))
-        for each in (task, *others):
-            is_here = any(has_rows(each, folder) for folder in splits.folders)
-            if not is_here and (each.hub is None or ledger.find(lesson.run) is None):
-                return None  # nobody waits for a download here
-        for train in drawn_again(lesson, ways):
-            if fingerprint(train) == lesson.train:
-                return overlapping_rows(train, rows)[1]
-        if others:
-            return None
-        seen = overlapping_rows(splits.of(task, None, 0).train, rows)[1]
-        return None if seen.any() else seen
+def _divisions(lesson: Lesson, divided: Callable[..., Splits], target: Task | None) -> list[Splits]:
+    """The splits in each way that the lesson may have drawn its training rows from.
+
+    With and without those that are also in dev (``--drop-overlap``), and those that other tasks hold out, if any.
+    """
+    if lesson.dropped is not None:
+        others = tuple(name for name in lesson.dropped if name != lesson.task)
+        return [divided(drop_overlap=lesson.task in lesson.dropped, held_out=others)]
+    held_out = ((),) if target is None else ((), (target.name,))
+    return [divided(drop_overlap=drops, held_out=names) for names in held_out for drops in (False, True)]
+
+
+def _seen(
+    rows: pd.DataFrame, lesson: Lesson, divided: Callable[..., Splits], ledger: Ledger, target: Task, gaps: Gaps
+) -> np.ndarray | None:
+    """Which of ``rows`` (n,) the lesson had, if what it had is found again."""
+    is_other = False
+    for train in drawn_again(lesson, divided, ledger, target):
+        if fingerprint(train) == lesson.train:
+            return overlapping_rows(train, rows)[1]
+        is_other = True
+    if is_other:
+        gaps.changed.append(lesson.task)
     return None
+
+
+def _is_here(lesson: Lesson, workspace: Workspace) -> bool:
+    """Whether its rows have a fingerprint and are at hand; of a run without a record nobody waits for a download."""
+    if lesson.train is None:
+        return False
+    splits = workspace.splits
+    with suppress(PipelineError):  # as above
+        tasks = [splits.task(name) for name in (lesson.task, *(each.task for each in lesson.extra))]
+        return all(
+            any(has_rows(task, folder) for folder in splits.folders)
+            or (task.hub is not None and workspace.ledger.find(lesson.run) is not None)
+            for task in tasks
+        )
+    return False
 
 
 def overlap_notes(name: str, data: TaskData) -> Iterator[str]:

@@ -140,7 +140,9 @@ class TrainingRun:
         start = self._initial_model(scorings[self.task.name])
         model = start.built.model
         combine = self._surgery(model)
-        data = self._batching(accelerator).training_data(model, scorings)
+        batching = self._batching(accelerator)
+        data = batching.training_data(model, scorings)
+        self._tell_cut(batching, scorings)
         encoder = model.of(self.task.name).backbone
         hashes = adapter_hashes(encoder, self._frozen(start.adapters))
         # A sharded copy has one dtype for all its weights.
@@ -184,6 +186,19 @@ class TrainingRun:
     def _batching(self, accelerator: Accelerator) -> Batching:
         tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
         return Batching(self.parts, self.data, tokenizer, self.request.seed, cache_bytes, accelerator)
+
+    def _tell_cut(self, batching: Batching, scorings: Mapping[str, Scoring]) -> None:
+        """Say how many rows of each task are longer than what is read of them."""
+        for name, scoring in scorings.items():
+            tested = () if scoring.test is None else (scoring.test.splits[0],)
+            splits = (batching.splits[name][0], scoring.splits[0], *tested)
+            read, most = self.parts[name].recipe.max_length, self.backbone.max_length
+            assert read is not None
+            if cut := sum(split.cut_rows for split in splits):
+                remedy = f"--max-length N reads more, up to {most}" if read < most else "the backbone reads no more"
+                rows = sum(map(len, splits))
+                note = f"note: {cut:,} of {rows:,} rows of {name} are longer than {read} tokens and are cut ({remedy})"
+                self.workspace.tell_once(note, about=("cut", name, read))
 
     def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
         """The adapters of a fusion that stay as they are."""
@@ -258,6 +273,7 @@ class TrainingRun:
             "test_in_train": data.test_in_train,
             "start": start,
             "added": dict(data.added),
+            "dropped": dict(data.dropped),
         }
         return score.model_copy(update=trained), table
 

@@ -84,9 +84,13 @@ class Workspace:
         """A task by name, alias or file."""
         return self.splits.task(name)
 
-    def tell_once(self, text: str) -> None:
-        """Say something on stderr that is true of the data, and so of every run of a study that reads them."""
-        self._memo.once(("told", text), lambda: notice(text))
+    def tell_once(self, text: str, about: object = None) -> None:
+        """Say something on stderr that is true of the data, and so of every run of a study that reads them.
+
+        Args:
+            about: of lines about the same only the first is said; by default they are about what they say.
+        """
+        self._memo.once(("told", about or text), lambda: notice(text))
 
     def on(self, backbone: str | None) -> Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""

@@ -333,7 +333,8 @@ def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_
     settings = {"batch_size": 7, "precision": "fp32"}
     written = predict("films", source, out, fresh, using="ensemble:both", **settings)
     assert written.summary() == {
-        "run": "ensemble:both", "kind": "ensemble", "task": "films", "blank": 0, "rows": 40, "output": str(out),
+        "run": "ensemble:both", "kind": "ensemble", "task": "films", "blank": 0, "cut": 0, "max_length": 24,
+        "rows": 40, "output": str(out),
     }  # fmt: skip
     found = pd.read_parquet(out).set_index("id")
     kept = table_of(workspace.reports, "both").set_index("id").loc[found.index]

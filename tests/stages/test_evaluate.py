@@ -14,6 +14,7 @@ from pipeline.cli.app import main
 from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.sections import ScoredRows
+from pipeline.stats.by_class import ClassScore
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
@@ -40,11 +41,12 @@ def test_dev_chose_the_model_and_new_rows_did_not(workspace, quick, films) -> No
     assert (new.trained_on, new.chosen_on, new.rows) == (0, 0, 40)
 
 
-@pytest.mark.parametrize("scoring", ["half", "train"])
+@pytest.mark.parametrize("limit", [40, None])
+@pytest.mark.parametrize("scoring", ["half", "train", "held-out"])
 def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untyped-def]
-    scoring, workspace, quick, data_folder, tmp_path
+    scoring, limit, workspace, quick, data_folder, tmp_path
 ) -> None:
-    place = dataclasses.replace(workspace, data=tmp_path / "data", scoring=ScoredRows(rows=scoring))
+    place = dataclasses.replace(workspace, data=tmp_path / "data", scoring=ScoredRows(rows=scoring, size=30))
     (tmp_path / "data/films").mkdir(parents=True)
     for file in (data_folder / "films").iterdir():
         text = file.read_text()
@@ -52,15 +54,60 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
             rows = pd.read_csv(file)
             text = rows.assign(sentence=rows["sentence"] + [f" {file.stem} {n}" for n in range(len(rows))]).to_csv()
         (tmp_path / "data/films" / file.name).write_text(text)
-    record = extract("films", quick("adapter"), place, seed=0, limit=40).record
+    record = extract("films", quick("adapter"), place, seed=0, limit=limit).record
     assert record.own.test is not None
     plain = dataclasses.replace(place, scoring=ScoredRows())
     found = evaluate("films", plain, using=record.run)
-    assert (found.trained_on, found.chosen_on) == (0, 20 if scoring == "half" else 0)
+    assert (found.trained_on, found.chosen_on) == (0, {"half": 20, "train": 0, "held-out": 40}[scoring])
     own = evaluate("films", plain, using=record.run, input_file=tmp_path / "data/films/train.csv")
-    assert (own.trained_on, own.chosen_on) == ((40, 0) if scoring == "half" else (32, 8))
+    rows = record.own.train_rows
+    assert rows == {"half": limit or 96, "train": 32 if limit else 77, "held-out": limit or 66}[scoring]
+    assert (own.trained_on, own.chosen_on) == (rows, record.own.rows if scoring == "train" else 0)
     scored = place.ledger.predictions(record.run)
-    assert len(scored) == record.own.scored_rows == (20 if scoring == "half" else 40)
+    assert len(scored) == record.own.scored_rows == {"half": 20, "train": 40, "held-out": 30}[scoring]
+
+
+def split_again(rows: pd.DataFrame, folder: Path, seed: int) -> None:
+    """Divide ``rows`` among the splits of films in another way, as ``tasks new`` does with another seed."""
+    shuffled = rows.sample(frac=1, random_state=seed)
+    for split, part in (("train", shuffled[30:]), ("dev", shuffled[:15]), ("test", shuffled[15:30])):
+        part.to_csv(folder / f"{split}.csv", index=False)
+
+
+@pytest.mark.parametrize("rows_more", [0, 30])
+def test_of_data_that_were_split_again_nothing_is_claimed(  # type: ignore[no-untyped-def]
+    rows_more, workspace, quick, data_folder, tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a text stands today says nothing about where it stood: rows of test may have been rows of train."""
+    folder = tmp_path / "data" / "films"
+    shutil.copytree(data_folder / "films", folder)
+    words = ["good", "grim"]
+    rows = pd.DataFrame({"sentence": [f"film {n} is {words[n % 2]}" for n in range(90)], "label": [1, 0] * 45})
+    split_again(rows, folder, seed=0)
+    place = dataclasses.replace(workspace, data=folder.parent)
+    record = extract("films", quick("adapter", epochs=1), place, seed=0).record
+    assert evaluate("films", dataclasses.replace(place), split="test").trained_on == 0
+    trained = set(pd.read_csv(folder / "train.csv")["sentence"])
+    more = [f"song {n} is {words[n % 2]}" for n in range(rows_more)]
+    more_rows = pd.DataFrame({"sentence": more, "label": [1, 0] * (rows_more // 2)})
+    for seed in range(1, 4):
+        split_again(pd.concat([rows, more_rows]), folder, seed)
+        assert trained.intersection(pd.read_csv(folder / "test.csv")["sentence"])
+        found = evaluate("films", dataclasses.replace(place), using=record.run, split="test")
+        assert (found.trained_on, found.chosen_on, found.changed) == (None, None, ("films",))
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    unknown = "how many cannot be known: the data of films have changed since, or were divided otherwise\n"
+    assert capsys.readouterr().out.count(unknown) == 2
+    split_again(rows, folder, seed=0)
+    found = evaluate("films", dataclasses.replace(place), using=record.run, split="test")
+    assert (found.trained_on, found.chosen_on, found.changed) == (0, 0, ())
+
+
+def test_rows_of_permuted_labels_are_known(workspace, quick, data_folder, films) -> None:  # type: ignore[no-untyped-def]
+    record = extract("films", quick("adapter", epochs=1, permute_labels=True), workspace, seed=1, limit=40).record
+    found = evaluate("films", dataclasses.replace(workspace), using=record.run, input_file=films)
+    assert (found.trained_on, found.chosen_on) == (0, 0)
 
 
 @pytest.mark.parametrize("limit", [None, 30])
@@ -157,7 +204,40 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     summary = json.loads(last)
     assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)
     assert f"accuracy {summary['score']:.4f} (95 % CI {summary['interval'][0]:.4f} to" in lines[0]
-    assert "rows with a text that its epoch was selected on: 0 of 40" in lines[2]
+    assert lines[1] == f"always answering good, the largest class: accuracy {summary['largest_class']['score']:.4f}"
+    assert lines[2].split() == ["class", "rows", "precision", "recall", "F1"]
+    for line, scores in zip(lines[3:5], summary["classes"], strict=True):
+        assert line.split()[:2] == [scores["name"], f"{scores['rows']}"]
+    assert sum(each["right"] for each in summary["classes"]) == round(40 * summary["score"])
+    assert summary["mean_absolute_error"] is None
+    assert lines[6] == "rows with a text that its epoch was selected on: 0 of 40"
+
+
+def test_of_scores_the_mean_absolute_error_is_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record
+    found = evaluate("pairs", workspace, using=record.run)
+    saved = workspace.ledger.predictions(record.run)
+    assert found.mean_absolute_error == pytest.approx((saved["prediction"] - saved["label"]).abs().mean(), rel=1e-4)
+    assert (found.classes, found.largest_class) == ((), None)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == f"mean absolute error: {found.mean_absolute_error:.4f}"
+
+
+def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
+    classes = tuple(ClassScore(f"c{n}", 9, 9, 9 - n % 7, 0.5, 0.5, None) for n in range(12))
+    found = dataclasses.replace(evaluate("films", workspace, using=record.run), classes=classes)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:13]] == ["c6", "c5", "c4", "c11", "c3", "c10", "c2", "c9", "c1", "c8"]
+    assert lines[3].split() == ["c6", "9", "0.5000", "0.5000", "-"]
+    assert lines[13] == "the 10 of 12 classes with the most errors; --json has all"
 
 
 @pytest.mark.parametrize(

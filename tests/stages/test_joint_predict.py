@@ -69,6 +69,10 @@ def run(workspace: Workspace, source: Path, tmp_path: Path) -> Callable[..., tup
     return run
 
 
+SUMMARY = ("run", "kind", "task", "blank", "cut", "max_length")
+"""What ``--json`` says of a target."""
+
+
 def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     """Together, each target has the columns that it has alone."""
     alone = {target: run(target, **settings) for target in targets}
@@ -77,7 +81,7 @@ def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, 
     names = [f"{target}_{column}" for target in targets for column in alone[target][1].columns[4:]]
     assert table.columns.tolist() == [*given, *names]
     for target, (own, expected) in alone.items():
-        assert {"run": own["run"], "kind": own["kind"], "task": target, "blank": 0} in result["targets"]
+        assert {key: own[key] for key in SUMMARY} | {"task": target, "blank": 0} in result["targets"]
         pd.testing.assert_frame_equal(table[given], expected[given])
         columns = table[[f"{target}_{column}" for column in expected.columns[4:]]]
         pd.testing.assert_frame_equal(columns.set_axis(expected.columns[4:], axis=1), expected.iloc[:, 4:], atol=1e-5)
@@ -172,10 +176,11 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     *lines, last = capsys.readouterr().out.splitlines()
     for run, task, line in zip(runs, ("films", "meals"), lines, strict=True):
         assert line == f"49 predictions of adapter {run} for {task} in {tmp_path / 'o.csv'}"
+    length = min(workspace.task("films").max_length, workspace.backbone.max_length)
     assert json.loads(last) == {
         "targets": [
-            {"run": runs[0], "kind": "adapter", "task": "films", "blank": 0},
-            {"run": runs[1], "kind": "adapter", "task": "meals", "blank": 0},
+            {"run": run, "kind": "adapter", "task": task, "blank": 0, "cut": 0, "max_length": length}
+            for run, task in zip(runs, ("films", "meals"), strict=True)
         ],
         "rows": 49, "output": str(tmp_path / "o.csv"), "passes": 1,
     }  # fmt: skip
@@ -186,5 +191,5 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     ]  # fmt: skip
     assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
     assert main(["predict", "--target", "films", *arguments]) == 0
-    keys = {"run", "kind", "task", "blank", "rows", "output"}
+    keys = {*SUMMARY, "rows", "output"}
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == keys

@@ -15,7 +15,8 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from pipeline.data import tokens
 from pipeline.data.batches import training_batches
-from pipeline.data.tokens import Picked, TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tasks import Encoding, Truncation
+from pipeline.data.tokens import Picked, TokenisedSplit, Tokenizer, tokenise, whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system import streams
 from pipeline.system.atomic import canonical_json, sha256_text
@@ -273,6 +274,31 @@ def test_siamese_sentences_are_cut_apart(tokenizer: Tokenizer) -> None:
     assert [len(ids) for ids in split.a] == [5, 3, 5]
     assert [len(ids) for ids in split.b] == [5, 3, 5]
     assert all((ids[0], ids[-1]) == (CLS, SEP) for ids in [*split.a, *split.b])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("truncation", ["head", "head-and-tail"])
+@pytest.mark.parametrize("kind", ["texts", "cross", "siamese"])
+def test_a_row_is_cut_if_it_has_more_tokens_than_are_read(
+    kind: Encoding, truncation: Truncation, side: str, make: Callable[..., Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known from the one time that the row is tokenised, and from the cache."""
+    monkeypatch.setattr(tokens, "_MANY", 16)
+    generator = np.random.default_rng(0)
+    texts = [[" ".join(["good"] * length) for length in generator.integers(1, 14, 50)] for _ in range(2)]
+    rows = pd.DataFrame({"id": map(str, range(50)), "text_a": texts[0], "text_b": texts[1], "label": 0})
+    encoding: Encoding = "siamese" if kind == "siamese" else "cross"
+    rows = rows.drop(columns="text_b") if kind == "texts" else rows
+    tokenizer = make(truncation_side=side)
+    expected = whole_lengths(rows, tokenizer, encoding).max(axis=1) > 12
+    assert 0 < expected.sum() < 50
+    again, counting = counted(tokenizer)
+    fresh = tokenise(rows, again, encoding, 12, truncation)
+    calls = counting.calls
+    cached = tokenise(rows, again, encoding, 12, truncation)
+    assert calls == counting.calls
+    for split in (fresh, cached, tokenise(rows, tokenizer, encoding, 12, truncation, cached=False)):
+        assert split.is_cut is not None and split.is_cut.tolist() == expected.tolist()
 
 
 def test_a_backbone_without_token_types_gets_none(make: Callable[..., Tokenizer]) -> None:

@@ -15,7 +15,7 @@ from pipeline.data.load import load_all_rows
 from pipeline.data.tasks.extra import Extra
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun
-from pipeline.runs.seen import seen_notes, sources_seen
+from pipeline.runs.seen import Gaps, seen_notes, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.evaluate import evaluate
@@ -83,7 +83,7 @@ def as_older(record: RunRecord, place: Workspace) -> None:
 def seen_by(record: RunRecord, place: Workspace, split: str) -> np.ndarray | None:
     assert place.data is not None
     rows = pd.read_csv(place.data / "target" / f"{split}.csv").rename(columns={"sentence": "text_a"})
-    (seen,) = sources_seen(rows, record.sources, place, place.task("target"), []).values()
+    (seen,) = sources_seen(rows, record.sources, place, place.task("target"), Gaps()).values()
     return seen
 
 
@@ -244,9 +244,23 @@ def test_of_the_adapters_that_one_may_start_as_only_the_chosen_one_counts(
     assert found.sources_trained_on == ({} if start is None else {"source": 12})
 
 
-@pytest.mark.parametrize(("change", "known"), [("a row more", None), ("none shared", 0), ("gone", None)])
-def test_of_other_data_only_what_is_sure_is_said(
-    change: str, known: int | None, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+def test_rows_that_a_source_left_out_for_other_targets_are_known(place: Workspace, quick: Quick) -> None:
+    """A study holds out the rows of all its targets; a record says of which task."""
+    assert place.data is not None
+    save_task(place.data / "third", {"train": rows_of("more", 30), "dev": rows_of("other", 20)})
+    source = extract("source", quick("adapter", epochs=1), place, seed=0, without_rows_of=["target", "third"]).record
+    assert (source.own.train_rows, source.own.dropped) == (40, {"target": 19, "third": 20})
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources=f"source@{source.run}").record
+    assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": 0}
+    own = evaluate("source", dataclasses.replace(place), using=source.run)
+    assert (own.trained_on, own.chosen_on) == (0, 20)
+    train = place.data / "source" / "train.csv"
+    assert evaluate("source", dataclasses.replace(place), using=source.run, input_file=train).trained_on == 40
+
+
+@pytest.mark.parametrize("change", ["a row more", "none shared now", "gone"])
+def test_of_other_data_nothing_is_claimed(
+    change: str, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extract("source", quick("adapter", epochs=1), place, seed=0)
     assert place.data is not None
@@ -260,7 +274,13 @@ def test_of_other_data_only_what_is_sure_is_said(
     capsys.readouterr()
     record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source").record
     assert "also occur in the training rows" not in capsys.readouterr().err
-    assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
+    found = evaluate("target", dataclasses.replace(place), using=record.run)
+    assert (found.sources_trained_on, found.trained_on) == ({"source": None}, 0)
+    assert found.changed == (() if change == "gone" else ("source",))
+    print_evaluation(found, as_json=False)
+    why = "" if change == "gone" else ": the data of source have changed since, or were divided otherwise"
+    told = f"rows with a text in the training rows of source: how many cannot be known{why}\n"
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("store", "known"), [("store", 12), ("other", None)], ids=["in the store", "nowhere else"])
@@ -273,7 +293,7 @@ def test_a_damaged_record_of_a_source_is_named_and_the_store_asked(
     damaged.write_text("{")
     there = dataclasses.replace(place, store_root=place.store_root.with_name(store))
     dev, problems = place.splits.held_out_rows(place.task("target")).head(20), list[str]()
-    seen = sources_seen(dev, record.sources, there, there.task("target"), problems)["source"]
+    seen = sources_seen(dev, record.sources, there, there.task("target"), Gaps(problems))["source"]
     assert (None if seen is None else seen.sum()) == known
     assert [problem.partition(": ")[0] for problem in problems] == [str(damaged)]
     assert problems[0] in seen_notes(there.task("target"), dev, record.sources, there, "--sources")
@@ -298,7 +318,7 @@ def test_however_many_adapters_there_are_and_whatever_rows_they_had_a_task_is_re
     dev = place.splits.held_out_rows(place.task("target"))
     read.clear()
     for again in (dataclasses.replace(place), dataclasses.replace(place, held_out=("other",))):
-        assert sources_seen(dev, sources, again, again.task("target"), [])["source"] is not None
+        assert sources_seen(dev, sources, again, again.task("target"), Gaps())["source"] is not None
         assert (read.count("source"), read.count("target")) == (1, 1)
         read.clear()
 

@@ -1,0 +1,65 @@
+"""How well each class is predicted, and what can be had without a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from pipeline.stats.metrics import score
+from pipeline.stats.names import Metric
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The predictions for the rows of one class."""
+
+    name: str
+    rows: int
+    """Rows of the class."""
+    predicted: int
+    """Rows that were predicted as it."""
+    right: int
+    """Rows of the class that were."""
+    precision: float | None
+    """Of the rows that were predicted as it, the share that is right; None where there are none."""
+    recall: float | None
+    """Of its rows, the share that is right; None where there are none."""
+    f1: float | None
+    """The harmonic mean of both; None where it is neither there nor predicted."""
+
+    @property
+    def errors(self) -> int:
+        """Its rows that were missed, and others that were predicted as it."""
+        return self.rows + self.predicted - 2 * self.right
+
+
+@dataclass(frozen=True)
+class LargestClass:
+    """The class with the most rows, and the score of always answering it."""
+
+    name: str
+    score: float
+
+
+def class_scores(predictions: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> tuple[ClassScore, ...]:
+    """The scores of each of the classes ``names`` (C,), from predictions (B,) and labels (B,) of 0 to C - 1."""
+    classes = np.arange(len(names))
+    shares = precision_recall_fscore_support(labels, predictions, labels=classes, zero_division=np.nan)[:3]
+    counts = confusion_matrix(labels, predictions, labels=classes)
+    return tuple(
+        ClassScore(
+            name,
+            int(counts[number].sum()),
+            int(counts[:, number].sum()),
+            int(counts[number, number]),
+            *(None if np.isnan(share[number]) else float(share[number]) for share in shares),
+        )
+        for number, name in enumerate(names)
+    )
+
+
+def largest_class(labels: np.ndarray, names: Sequence[str], metric: Metric) -> LargestClass:
+    """That of ``labels`` (B,); of equally large ones the first."""
+    largest = int(np.bincount(labels).argmax())
+    return LargestClass(names[largest], score(metric, np.full(len(labels), largest), labels))
