@@ -21,7 +21,7 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
-from pipeline.system.errors import PipelineError, one_line, shortened
+from pipeline.system.errors import PipelineError, one_line, rows_text, shortened
 from pipeline.system.reading import present
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -192,7 +192,10 @@ def _because(proposal: Proposal) -> str:
 
 
 def _warnings(proposal: Proposal) -> list[str]:
-    lines = [f"left out: {_rows(count)} {reason}" for reason, count in proposal.dropped.items()]
+    lines = [
+        f"left out: {_rows(len(numbers))} {reason} ({rows_text(numbers)})"
+        for reason, numbers in proposal.dropped.items()
+    ]
     if proposal.repeated:
         lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
     lines += proposal.remarks
@@ -209,7 +212,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
-        *(f"# Left out: {_rows(count)} {reason}." for reason, count in proposal.dropped.items()),
+        *(f"# Left out: {_rows(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
         *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
         f"kind = {_toml(proposal.kind)}",

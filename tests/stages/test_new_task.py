@@ -54,6 +54,17 @@ def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_
     assert "too few rows" not in out
 
 
+def test_what_is_left_out_can_be_found_in_the_file(run: Command, tmp_path: Path) -> None:
+    rows = pd.read_csv(tickets(tmp_path), sep=";", encoding="cp1252")
+    rows.loc[[9, 19], "queue"] = None
+    for row in range(30, 37):
+        rows.loc[row, ["message", "queue"]] = "twice the same", ("praise", "complaint")[row % 2]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    _, out, _ = run("tasks", "new", tmp_path / "rows.csv", "--data", tmp_path / "data")
+    assert "left out: 2 rows without a label (rows 10, 20)\n" in out
+    assert "with the text of another row and another label (rows 31, 32, 33, 34, 35, 2 more)\n" in out
+
+
 def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_path: Path) -> None:
     assert run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")[0] == 0
     labels = ["same"] * 30 + ["other"] * 30 + ["rare"] * 2
