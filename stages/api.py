@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -35,12 +35,11 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
-from stages.kept_models import Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
+from stages.kept_models import KINDS, Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
 from stages.predict import head_outputs, inputs_of
 
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
-Using = Literal["auto", "fusion", "adapter"]
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ class Model:
         manifest = trained.manifest
         sources = store.adapters_of(manifest)
         usable = usable_artifacts(store.artifacts(), manifest.backbone_weights)
-        own = best_of([artifact for artifact in usable if artifact.manifest.task == self.task], "adapter")
+        own = best_of([each for each in usable if each.manifest.task == self.task], "adapter", self._target.task)
         named = {artifact.manifest.task: artifact for artifact in [*([own] if own else []), *sources]}
         return [each for each in named.values() if each.manifest.pair == self.is_pair and each != trained]
 
@@ -252,7 +251,7 @@ def load(
     backbone: str | Path | None = None,
     data: str | Path | None = None,
     reports: str | Path = "reports",
-    using: Using = "auto",
+    using: str = "auto",
     device: str | None = None,
     precision: Precision = "auto",
 ) -> Model:
@@ -265,20 +264,18 @@ def load(
         backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
         data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest or record
             describes it.
-        reports: where the ledger is, for ``TASK@RUN`` of a model that is no artifact.
-        using: of a task the best ``fusion`` or ``adapter`` on dev; auto is the better of the two.
+        reports: where the ledger is, for a run that is no artifact.
+        using: of a task the best ``fusion`` or ``adapter`` on dev, or a run; auto is the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
         precision: auto: bf16 where the device has instructions for it, else fp32.
 
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
             classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
-            or the device or its precision is not to be had; or the target names a run, and ``using`` a kind.
+            or the device or its precision is not to be had; or the target names a run, and ``using`` is given too.
     """
-    for argument, value, allowed in (("using", using, Using), ("precision", precision, Precision)):
-        if value not in get_args(allowed):
-            hint = "; one run is TASK@RUN" if argument == "using" else ""
-            raise PipelineError(f"{argument}={value!r}: give {', '.join(get_args(allowed))}{hint}")
+    if precision not in get_args(Precision):
+        raise PipelineError(f"precision={precision!r}: give {', '.join(get_args(Precision))}")
     place = _device(device, precision)
     name, run, root = parse_model(target, store)
     if run and using != "auto":
@@ -286,8 +283,8 @@ def load(
     named = "" if backbone is None else str(backbone)
     workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
     trained: Artifact | RunRecord
-    if run:
-        trained = find_run(run, name, workspace.store, workspace.ledger)
+    if run or using not in KINDS:
+        trained = find_run(run or using, name, workspace.store, workspace.ledger)
     else:
         trained = best_model(name, using, workspace, None if data is None else workspace.task(name))
     workspace = on_own_backbone(workspace, trained)

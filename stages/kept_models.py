@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task, built_in_tasks, is_name
-from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store
+from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store, by_age
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError, make_all, shortened
+from pipeline.system.errors import PipelineError, few, make_all, shortened
 from pipeline.system.reading import present
 from pipeline.system.streams import notice
 
@@ -216,11 +216,12 @@ def check_task(trained: Artifact | RunRecord, task: str) -> None:
 def best_model(task: str, using: str, workspace: Workspace, defined: Task | None = None) -> Artifact:
     """The artifact of ``task`` with the best dev score, for the workspace's backbone; for any where it names none.
 
-    A note names the best of those whose scores are of other dev rows: the two cannot be compared.
+    A note names the best of those whose scores are of other dev rows: the two cannot be compared. Where the task's
+    definition is not at hand, another names models of other classes.
 
     Args:
         using: one of :data:`KINDS`.
-        defined: the task as it is now: what was trained for other classes counts only where nothing else is there.
+        defined: the task as it is now; None: its definition is not at hand.
 
     Raises:
         PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand.
@@ -229,12 +230,14 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
     kept = kept_for(task, using, store)
     weights = workspace.backbone.weights_hash if named else None
     asked = {artifact.manifest.run for artifact in kept}
-    usable = [each for each in usable_artifacts(store.artifacts(), weights) if each.manifest.run in asked]
-    usable = usable if defined is None else trained_as(defined, usable)
+    there = usable_artifacts(store.artifacts(), weights)
+    usable = of_one_meaning([each for each in there if each.manifest.run in asked], defined)
     if (best := best_of(usable, using)) is not None:
         other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)
         if other is not None:
             notice(f"note: {_other_dev_note(best.manifest, other.manifest)}")
+        if defined is None and (note := other_meaning_note(best, there)):
+            notice(note)
         return store.current(best)
     where = _none_of(task, using, store)
     if all(weights not in (None, artifact.manifest.backbone_weights) for artifact in kept):
@@ -265,13 +268,40 @@ def _none_of(task: str, using: str, store: Store) -> str:
     return f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
 
 
-def trained_as(task: Task, artifacts: list[Artifact]) -> list[Artifact]:
+def of_one_meaning(artifacts: Sequence[Artifact], defined: Task | None) -> list[Artifact]:
     """Those of a task's ``artifacts`` that were trained for its present classes or range, metric and number of texts.
 
-    All of them where none was: whatever restores one then says what has changed.
+    Where none was, or the task's definition is not at hand (None), those of the meaning that was finished last: scores
+    of other classes cannot be compared. Whatever restores one for another definition says what has changed.
     """
-    own = (task.meaning, task.is_pair)
-    return [each for each in artifacts if (each.manifest.meaning, each.manifest.pair) == own] or artifacts
+    if defined is not None:
+        present_meaning = defined.meaning, defined.is_pair
+        if own := [each for each in artifacts if _meaning(each) == present_meaning]:
+            return own
+    newest = [_meaning(each) for each in by_age(artifacts)][-1:]
+    return [each for each in artifacts if _meaning(each) in newest]
+
+
+def other_meaning_note(used: Artifact, artifacts: Sequence[Artifact]) -> str:
+    """What to say where some of a store's ``artifacts`` are of the same task with other classes; empty: none are."""
+    task = used.manifest.task
+    own = [each for each in artifacts if each.manifest.task == task]
+    others = by_age(each for each in own if _meaning(each) != _meaning(used))[::-1]
+    if not others:
+        return ""
+
+    def name(each: Artifact) -> str:
+        newer = ", newer" if each.finished > used.finished else ""
+        return f"{each.manifest.kind} {each.manifest.run}{newer}"
+
+    return (
+        f"note: {task}: {name(used)} is used. Models of other classes, range or metric are not:"
+        f" {'; '.join(few([*map(name, others)], 3))}. The name {task}@RUN takes one of these"
+    )
+
+
+def _meaning(artifact: Artifact) -> tuple[dict[str, Any], bool]:
+    return artifact.manifest.meaning, artifact.manifest.pair
 
 
 def has_other_dev(one: Manifest, other: Manifest) -> bool:
@@ -307,17 +337,18 @@ def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None
     ]
 
 
-def best_of(artifacts: Sequence[Artifact], using: str) -> Artifact | None:
-    """The one with the best dev score of the kinds that ``using`` takes; None if none is of such a kind.
+def best_of(artifacts: Sequence[Artifact], using: str, defined: Task | None = None) -> Artifact | None:
+    """Of a task's ``artifacts`` the best of the kinds that ``using`` takes; None if none is of such a kind.
 
-    What a part of dev chose (``--dev-limit``, a study that scores the other half) comes after all that all of dev did,
-    and controls with permuted labels come last.
+    That is the one with the highest dev score among those of one meaning (:func:`of_one_meaning`). Of equal scores an
+    adapter counts, then what was finished first. What a part of dev chose (``--dev-limit``, a study that scores the
+    other half) comes after all that all of dev did, and controls with permuted labels come last.
     """
     kinds = KINDS[using]
 
     def rank(artifact: Artifact) -> tuple[Any, ...]:
         manifest = artifact.manifest
-        *score, run = manifest.rank
-        return not manifest.recipe.permute_labels, *score, -kinds.index(manifest.kind), run
+        return not manifest.recipe.permute_labels, *manifest.rank, -kinds.index(manifest.kind)
 
-    return max((artifact for artifact in artifacts if artifact.manifest.kind in kinds), key=rank, default=None)
+    of_kind = [artifact for artifact in artifacts if artifact.manifest.kind in kinds]
+    return max(by_age(of_one_meaning(of_kind, defined)), key=rank, default=None)

@@ -13,7 +13,8 @@ import pandas as pd
 from pipeline.data.columns import columns_named
 from pipeline.data.foreign import read_foreign
 from pipeline.data.labels import FEW
-from pipeline.data.overlap import sharing_rows
+from pipeline.data.load import has_rows, load_split
+from pipeline.data.overlap import overlapping_rows, sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.table_files import SUFFIXES
@@ -21,12 +22,13 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
-from pipeline.system.errors import PipelineError, one_line, shortened
+from pipeline.system.errors import PipelineError, one_line, rows_text, shortened
 from pipeline.system.reading import present
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _SHOWN = 8  # classes, or hints
 _ROUNDED = 0.05  # of all rows
+_MOSTLY = 0.5  # of all rows
 
 
 def new_task(
@@ -75,7 +77,7 @@ def new_task(
     written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
-    others = _alike(data, folder, len(proposal.columns.text))
+    others = _alike(data, folder, proposal.rows)
     lines += _next(folder, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return "\n".join(map(one_line, lines))
 
@@ -110,14 +112,22 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | No
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {shown}{more}"
 
 
-def _alike(data: Path, folder: Path, texts: int) -> list[str]:
-    """The user's other tasks in ``data`` whose rows have as many texts."""
+def _alike(data: Path, folder: Path, rows: pd.DataFrame) -> list[str]:
+    """The user's other tasks in ``data`` whose rows have as many texts as ``rows``, and mostly others."""
     names = []
     for file in sorted(data.glob("*/task.toml")):
         with suppress(PipelineError):  # reported to whoever uses that task
-            if file.parent != folder and len(Task.read(file).text) == texts:
+            task = Task.read(file)
+            if file.parent != folder and task.is_pair == ("text_b" in rows) and not _repeats(task, data, rows):
                 names.append(file.parent.name)
     return names
+
+
+def _repeats(task: Task, data: Path, rows: pd.DataFrame) -> bool:
+    """Whether most training rows of ``task`` have a text of ``rows``, or the reverse: as if made from the same file."""
+    if not has_rows(task, data):  # they are on the Hub
+        return False
+    return any(mask.mean() > _MOSTLY for mask in overlapping_rows(load_split(task, data, "train"), rows))
 
 
 def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
@@ -194,7 +204,10 @@ def _because(proposal: Proposal) -> str:
 
 
 def _warnings(proposal: Proposal) -> list[str]:
-    lines = [f"left out: {_rows(count)} {reason}" for reason, count in proposal.dropped.items()]
+    lines = [
+        f"left out: {_rows(len(numbers))} {reason} ({rows_text(numbers)})"
+        for reason, numbers in proposal.dropped.items()
+    ]
     if proposal.repeated:
         lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
     lines += proposal.remarks
@@ -211,7 +224,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
-        *(f"# Left out: {_rows(count)} {reason}." for reason, count in proposal.dropped.items()),
+        *(f"# Left out: {_rows(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
         *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
         f"kind = {_toml(proposal.kind)}",

@@ -195,7 +195,7 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
         if workspace.backbone_name:
             weights = workspace.backbone.weights_hash
             candidates = [artifact for artifact in candidates if artifact.manifest.backbone_weights == weights]
-    best = best_of(candidates, "fusion")
+    best = best_of(candidates, "fusion", task)
     if best is None:
         wanted = "fusion" if using == "fusion" else f"fusion {using}"
         on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""

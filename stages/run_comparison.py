@@ -92,6 +92,8 @@ def _all_settings(record: RunRecord) -> dict[str, Any]:
     for task in record.trained_on:
         start = f"{task}." if len(record.trained_on) > 1 else ""
         score, rows = record.scores[task], record.fingerprints(task)
+        meaning = record.described(task)["meaning"]
+        settings |= {f"{start}{key}": meaning.get(key) for key in ("classes", "range", "metric")}
         settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
         settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
         settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}

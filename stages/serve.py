@@ -22,7 +22,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain, passes_of
-from stages.kept_models import best_of, parse_model, usable_artifacts
+from stages.kept_models import best_of, other_meaning_note, parse_model, usable_artifacts
 from stages.serve_options import check_limits, tasks_to_serve
 
 Key = tuple[str, str]
@@ -132,6 +132,7 @@ class StoreShelf:
         self._failed: dict[Key, _Failure] = {}
         self._problem = ""
         self._listing = _Listing()
+        self._told = set[str]()
         self.swaps = 0
         self.refresh()
 
@@ -259,9 +260,17 @@ class StoreShelf:
             chosen = before.get(task) if chosen is None else chosen
             if chosen is not None:
                 best[task] = chosen
+                self._tell_other_meanings(chosen, own)
         self._listing = _Listing(best, runs)
         self.swaps += sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
         self._forget()
+
+    def _tell_other_meanings(self, chosen: Artifact, own: Sequence[Artifact]) -> None:
+        """Say once that a task's models of other classes are not ``chosen``; :func:`load` has said it of the base."""
+        note = other_meaning_note(chosen, own)
+        if note and note not in self._told and chosen != self._base.artifact:
+            notice(note)
+        self._told.add(note)
 
     def _loadable(self, artifacts: Sequence[Artifact]) -> Artifact | None:
         """The best of a task's artifacts that can be loaded, which then is in memory."""

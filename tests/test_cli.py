@@ -298,6 +298,8 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
         (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 problems"),
         (to_predict("sst,sst"), "--target names sst more than once"),
+        (to_predict("tickets", store="moved"), "moved has models of it, but its file tickets/task.toml is in no"),
+        (to_predict("tickets"), "unknown task 'tickets': name a built-in one"),
         (to_predict(","), "--target names no task"),
         ([*to_predict(), "--batch-size", "0"], "--batch-size 0"),
         ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is not a layer"),
@@ -333,6 +335,7 @@ def test_help_and_slips_of_the_pen_need_no_heavy_import(
     arguments: list[str], expected: str | None, tmp_path: Path
 ) -> None:
     save(Store(tmp_path / "kept"), "0" * 12)  # of sst
+    save(Store(tmp_path / "moved"), "0" * 12, "tickets")
     (tmp_path / "file").touch()
     if arguments[0] == "serve":
         pytest.importorskip("fastapi", reason="the extra serve is not installed")
@@ -425,7 +428,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["extract", "--task", "nope"], ["unknown task 'nope'", "films", "sst"]),
+        (["extract", "--task", "nope"], ["unknown task 'nope': name one of films, meals, ", "a built-in one"]),
         (["extract", "--task", "flims"], ["unknown task 'flims' (did you mean 'films'?)"]),
         (["evaluate", "--target", "sst@abc"], ["unknown task 'sst@abc'", "the run with --using abc"]),
         (["extrat", "--task", "films"], ["extrat"]),

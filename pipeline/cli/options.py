@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from pipeline.data.limits import check_batch_size, check_limit
-from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, check_folder, find_task
-from pipeline.records.store import DEFAULT_STORE
+from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, UnknownTaskError, check_folder, find_task
+from pipeline.records.store import DEFAULT_STORE, Store
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, make_all
@@ -210,7 +210,16 @@ class Places:
         make_all("command line", tasks, self.task)
 
     def task(self, name: str) -> Task:
-        return find_task(name, *self.data)
+        """As :func:`find_task`; the error says so where the store has models of a task that has no file here."""
+        try:
+            return find_task(name, *self.data)
+        except UnknownTaskError:
+            if name not in {artifact.manifest.task for artifact in Store(self.store).artifacts()}:
+                raise
+            raise PipelineError(
+                f"task '{name}': {self.store} has models of it, but its file {name}/task.toml is in no folder of tasks:"
+                " put its folder back, or name the folder above it (--data DIR); serve and load need no such file"
+            ) from None
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""

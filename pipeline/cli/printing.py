@@ -73,7 +73,7 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
 
 
 def _gates(record: RunRecord) -> Iterator[str]:
-    """The gates that linear probes opened, and the sources for which they opened none."""
+    """The gates that linear probes opened, a source that is kept with a closed one, and those that are left out."""
     opened = {task: gate for task, gate in record.gates.items() if gate}
     if opened:
         yield f"gates began at {gates_text(opened)}"
@@ -82,9 +82,12 @@ def _gates(record: RunRecord) -> Iterator[str]:
     else:
         own = "the backbone" if record.recipe.gated.own == "none" else "the target's own adapter"
         yield f"linear probes found no source that helps: the fusion began as {own} alone"
+    # Probes find no use for it, but its gate is trained all the same.
+    if closed := [task for task in record.gates if task not in opened]:
+        yield f"kept with a gate that starts at 0: {', '.join(closed)}"
     offered = dict.fromkeys(source["task"] for source in record.chosen_from)
-    if left := [task for task in offered if task not in (*opened, record.anchor, record.task)]:
-        yield f"without a gate: {', '.join(few(left))}"
+    if left := [task for task in offered if task not in (*record.gates, record.anchor, record.task)]:
+        yield f"left out: {', '.join(few(left))}"
 
 
 def print_predictions(table: PredictedTable, as_json: bool) -> None:

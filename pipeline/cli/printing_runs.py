@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.printing import columns, dev_rows, print_result, size_text
+from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few
 
@@ -71,8 +72,11 @@ def _sources(records: Sequence[RunRecord]) -> list[str]:
 def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
     """What was chosen for a run: backbone, rows, what it is built on, and what of its recipe is not at its default."""
     recipe = record.described(record.trained_on[0]).get("recipe", {})
+    meanings = [record.described(task)["meaning"] for task in record.trained_on]
     settings = {
         "backbone": f"{backbone_text(record.backbone)} ({(record.backbone_weights or '')[:8]})",
+        "classes": "+".join(filter(None, map(_classes, meanings))),
+        "range": "+".join(str(meaning["range"]) for meaning in meanings if meaning.get("range")),
         "limit": record.own.limit,
         "training rows": "+".join(_train_rows(record, task) for task in record.trained_on),
         "start candidates" if record.start_candidates else "sources": sources,
@@ -80,6 +84,14 @@ def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
         **recipe,
     }
     return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
+
+
+def _classes(meaning: Mapping[str, Any]) -> str:
+    """How many classes a task had, and which: a mark of their names; empty for scores."""
+    names = meaning.get("classes")
+    if not isinstance(names, list) or not names:  # a record may come from anybody
+        return ""
+    return f"{len(names)} ({sha256_text(canonical_json(names))[:8]})"
 
 
 def _train_rows(record: RunRecord, task: str) -> str:
@@ -164,4 +176,6 @@ def print_run_comparison(comparison: RunComparison, as_json: bool) -> None:
 
 
 def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -21,11 +21,10 @@ from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present
 from pipeline.system.streams import LIBRARIES, announce, notice
-from stages.kept_models import KINDS, find_model, parse_model
+from stages.kept_models import find_model, parse_model
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.records.run_record import RunRecord
-    from stages.api import Using
 
 Backbone = Annotated[
     str | None,
@@ -62,8 +61,6 @@ def explain(
     task, run, root = parse_model(target, store)
     if run and using != "auto":
         raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
-    if using not in KINDS:
-        target, run, using = f"{task}@{using}", using, "auto"
     own = _own_folder(task, data)
     pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
     if pair is not None:
@@ -78,7 +75,7 @@ def explain(
         backbone=backbone,
         data=own,
         reports=reports,
-        using=cast("Using", using),
+        using=using,
         precision=precision,
     )
     _check_texts(text, text_b, task, model.is_pair)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ _LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", "score", "rating", "stars", "si
 _ROW_NAMES = ("id", "ids", "uuid", "key", "number", "num", "nr", "no", "index", "date", "datetime", "time", "timestamp")
 _PAIRS = (("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"))
 _UNNAMED = re.compile(r"Unnamed: [0-9]+")
+_DATED = re.compile(r"(?<!\d)(18|19|20)\d\d(?!\d)|(?<!\d)\d\d([./-])\d\d\2\d\d(?!\d)")
+"""A year of four digits, or day, month and year of two each. Without these pandas takes 1.2.3 and May for dates too."""
 _PAIR_ENDS = (("1", "2"), ("a", "b"), ("_left", "_right"))
 
 
@@ -96,7 +99,7 @@ def _check_given(table: pd.DataFrame, where: str, text: Sequence[str], label: st
 def _label_column(table: pd.DataFrame, where: str) -> str:
     if named := _by_name(list(table.columns), _LABEL_NAMES):
         return named
-    few = [column for column in table.columns if _has_few_values(table[column]) and not _names_rows(table[column])]
+    few = [column for column in table.columns if _may_be_label(table[column])]
     flags = [column for column in few if set(class_names(table[column])) <= {"0", "1"}]
     if len(flags) > 1 and len(flags) == len(few):
         raise PipelineError(
@@ -190,6 +193,10 @@ def _pair(columns: Sequence[str], of_texts: bool) -> tuple[str, str] | None:
     return next(((known[a], known[b]) for a, b in _PAIRS if a in known and b in known), None)
 
 
+def _may_be_label(column: pd.Series) -> bool:
+    return _has_few_values(column) and not _names_rows(column) and not _are_dates(column)
+
+
 def _has_few_values(column: pd.Series) -> bool:
     """Whether a column may be a label: it has two values or more that occur twice or more on average, and no prose."""
     names = class_names(column)
@@ -204,6 +211,16 @@ def _names_rows(column: pd.Series) -> bool:
     words = _words(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(column.name)))
     names = class_names(column)
     return words[-1] in _ROW_NAMES and len(names) < FEW * len(set(names))
+
+
+def _are_dates(column: pd.Series) -> bool:
+    """Whether all its values are dates, which pandas reads in any usual order; numbers are none."""
+    names = list(dict.fromkeys(class_names(column)))
+    if not all(_DATED.search(name) and np.isnan(as_number(name)) for name in names):
+        return False
+    with warnings.catch_warnings(action="ignore"):  # of time zones that it does not know
+        dates = pd.to_datetime(pd.Series(names), format="mixed", dayfirst=True, utc=True, errors="coerce")
+    return bool(dates.notna().all())
 
 
 def mean_words(column: pd.Series) -> float:

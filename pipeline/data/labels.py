@@ -12,7 +12,7 @@ from pipeline.data.cells import as_label, as_number, is_code
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import is_broken
 from pipeline.stats.names import Kind
-from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.errors import PipelineError, rows_text, shortened
 
 FEW = 10
 """A class with fewer training rows is hardly learned."""
@@ -116,7 +116,7 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
         value = rows["label"].iloc[row]
         if _is_odd_number(value):
             raise PipelineError(f"{where}: scores are written {_odd_number([value])}")
-        raise PipelineError(f"{where}, id {rows['id'].iloc[row]}: {shortened(value)} is not a score")
+        raise PipelineError(f"{where}, row {rows.index[row] + 1}: {shortened(value)} is not a score")
     if np.ptp(numbers) == 0:
         raise PipelineError(f"{where}: all scores are {numbers[0]:g}")
     return numbers
@@ -168,7 +168,10 @@ def _are_levels(names: Collection[Sequence[str]]) -> bool:
 
 
 def did_you_mean(rows: pd.DataFrame) -> list[str]:
-    """A line for each label that occurs once and is spelt nearly like another, or differs from it in case alone."""
+    """A line for each label that occurs once and is spelt nearly like another, or differs from it in case alone.
+
+    The index of ``rows`` counts those of the file from 0.
+    """
     counts = Counter(rows["label"])
     by_key: dict[str, list[str]] = {}
     for name in counts:
@@ -183,7 +186,7 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
             alike = difflib.get_close_matches(name, frequent, 3, _ALIKE)
             others = [other for other in alike if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
         if others and np.isnan(as_number(name)):
-            row = rows["id"][rows["label"] == name].iloc[0]
+            own = rows_text((rows.index[rows["label"] == name] + 1).tolist())
             times = "once" if count == 1 else f"{count} times"
-            lines.append(f"label {shortened(name)} occurs {times} (id {row}): did you mean {others[0]!r}?")
+            lines.append(f"label {shortened(name)} occurs {times} ({own}): did you mean {others[0]!r}?")
     return lines

@@ -38,8 +38,8 @@ class Proposal:
     classes: tuple[str, ...] = ()
     range: tuple[float, float] | None = None
     max_length: int = 128
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Rows that are left out, by reason."""
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    """Which rows of the file are left out, from 1, by reason."""
     repeated: int = 0
     """Rows whose text stood in an earlier row."""
     hints: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def propose(
         check_classes(rows["label"], where_label)
         hints = tuple(did_you_mean(rows))
     contradicting = _contradicting(rows["label"], _keys(rows, _spelling), kind)
-    dropped["with the text of another row and another label"] = int(contradicting.sum())
+    dropped["with the text of another row and another label"] = _numbers(rows, contradicting)
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
         texts = " and ".join(map(repr, columns.text))
@@ -101,7 +101,7 @@ def propose(
         classes=tuple(sorted(set(rows["label"]), key=class_order)) if kind == "classes" else (),
         range=(float(rows["label"].min()), float(rows["label"].max())) if kind == "score" else None,
         max_length=_max_length(rows),
-        dropped={reason: count for reason, count in dropped.items() if count},
+        dropped={reason: numbers for reason, numbers in dropped.items() if numbers},
         repeated=int(pd.Series(_keys(rows, text_key)).duplicated().sum()),
         hints=hints,
         remarks=tuple(_remarks(table, columns, kind, rows)),
@@ -123,8 +123,11 @@ def _metric(kind: Kind, labels: pd.Series) -> Metric:
     return "macro-f1" if is_unbalanced(labels) else "accuracy"
 
 
-def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """The rows with texts and a label, which is the name of a class, and the number of others by reason."""
+def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[pd.DataFrame, dict[str, list[int]]]:
+    """The rows with texts and a label, which is the name of a class, and which others there are by reason.
+
+    Their index counts the rows of the file from 0.
+    """
     raw = table[columns.label].tolist()
     if nested := list(filter(is_nested, raw)):
         raise PipelineError(
@@ -136,8 +139,16 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
     lacks_text = np.logical_or.reduce([[not text.strip() for text in column] for column in texts])
     lacks_label = names.isna().to_numpy()
     rows = pd.DataFrame({"id": _ids(table), **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": names})
-    dropped = {"without text": int(lacks_text.sum()), "without a label": int((lacks_label & ~lacks_text).sum())}
-    return rows[~(lacks_text | lacks_label)].reset_index(drop=True), dropped
+    dropped = {
+        "without text": _numbers(rows, lacks_text),
+        "without a label": _numbers(rows, lacks_label & ~lacks_text),
+    }
+    return rows[~(lacks_text | lacks_label)], dropped
+
+
+def _numbers(rows: pd.DataFrame, mask: np.ndarray) -> list[int]:
+    """Which rows of the file those of a ``mask`` (n,) over ``rows`` are, from 1, as messages count them."""
+    return (rows.index[mask] + 1).tolist()
 
 
 def _texts(column: pd.Series, where: str, name: str) -> list[str]:

@@ -7,12 +7,13 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import SharedRecipe
@@ -73,6 +74,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
     pruned_from: str | None = Field(None, description="the fusion whose sources these are some of")
+    finished_at: AwareDatetime | None = Field(None, description="when it was made; absent from older manifests")
     files: dict[FileName, Sha256] = Field({}, description="file name -> sha256")
 
     @field_validator("meaning")
@@ -94,9 +96,12 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return files
 
     @property
-    def rank(self) -> tuple[bool, float, int, str]:
-        """The better one is larger: by dev score, but what a part of dev chose comes after all others."""
-        return not self.part_of_dev, self.dev, self.dev_rows or 0, self.run
+    def rank(self) -> tuple[bool, float, int]:
+        """The better one is larger: by dev score, but what a part of dev chose comes after all others.
+
+        Scores of few rows are often equal; :func:`by_age` says which one counts then.
+        """
+        return not self.part_of_dev, self.dev, self.dev_rows or 0
 
     @property
     def digest(self) -> str:
@@ -119,6 +124,15 @@ class Artifact(BaseModel, frozen=True):
 
     folder: Path
     manifest: Manifest
+
+    @property
+    def finished(self) -> float:
+        """When it was made, in seconds since 1970; where its manifest does not say, when that file was written."""
+        if self.manifest.finished_at is not None:
+            return self.manifest.finished_at.timestamp()
+        with suppress(OSError):
+            return (self.folder / MANIFEST).stat().st_mtime
+        return 0.0
 
     def verify(self) -> None:
         """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
@@ -206,7 +220,7 @@ class Store:
         with new_folder(target) as folder:
             write(folder)
             files = {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
-            manifest = manifest.model_copy(update={"files": files})
+            manifest = manifest.model_copy(update={"files": files, "finished_at": datetime.now(UTC)})
             self._check_replacement(manifest)
             write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
         return Artifact(folder=target, manifest=manifest)
@@ -335,6 +349,14 @@ class Store:
     def missing(self, run: str) -> PipelineError:
         """The error that there is no artifact of ``run``."""
         return PipelineError(f"no artifact {run} in {self.root}: see python -m pipeline store list")
+
+
+def by_age(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    """What was finished first comes first, so that ``max`` takes that of equally good ones.
+
+    Then a new run takes the place of one that is in use only if it is better.
+    """
+    return sorted(artifacts, key=lambda artifact: (artifact.finished, artifact.manifest.run))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.data.tasks import BEST, Task
-from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest
+from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest, by_age
 from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
@@ -291,7 +291,7 @@ def _choose(
     for name in names:
         meant = [verdict for verdict in by_task.get(name.task, ()) if name.means(verdict[0].manifest)]
         if usable := [artifact for artifact, why in meant if why is None]:
-            chosen.append(max(usable, key=lambda artifact: preference(artifact.manifest)))
+            chosen.append(max(by_age(usable), key=lambda artifact: preference(artifact.manifest)))
         else:
             problems.append(f"{name.task}: {problem(name, meant)}")
     raise_all(what, problems)

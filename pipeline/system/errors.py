@@ -119,6 +119,11 @@ def few(lines: Sequence[str], most: int = 10) -> list[str]:
     return [*lines[:most], *([f"{len(lines) - most} more"] if len(lines) > most else [])]
 
 
+def rows_text(numbers: Sequence[int]) -> str:
+    """``row 62``, or ``rows 3, 17, ...`` with the first five: of a file, from 1, without the header."""
+    return f"row{'s' if len(numbers) > 1 else ''} {', '.join(few([str(number) for number in numbers], 5))}"
+
+
 @contextmanager
 def noted(problems: list[str], where: str = "") -> Iterator[None]:
     """Add the message of a :class:`PipelineError`, after ``where``, to ``problems`` instead of raising it."""

@@ -110,6 +110,7 @@ def test_a_model_is_named_by_task_run_or_folder(
         ("films", {}, best),
         ("films", {"using": "fusion"}, fused),
         ("films", {"using": "adapter"}, own),
+        ("films", {"using": own.run}, own),
         (f"films@{own.run}", {}, own),
         (f"films@{full.run}", {"reports": workspace.reports}, full),
         (str(folder), {"store": None}, own),
@@ -196,7 +197,9 @@ def test_a_model_that_cannot_be_had_is_one_message(
         ("films", {"device": "meta"}, r"device='meta': there is no such device here"),
         ("films", {"precision": "fp16", "device": "cpu"}, r"fp16 needs a GPU"),
         ("films", {"precision": "fp8"}, r"precision='fp8': give auto, fp32, bf16, fp16"),
-        ("films", {"using": run}, rf"using='{run}': give auto, fusion, adapter; one run is TASK@RUN"),
+        ("films", {"using": "adaptor"}, r"no run 'adaptor' in .*: give auto, fusion, adapter or a run"),
+        ("meals", {"using": run}, rf"run {run} was trained for 'films', not 'meals'"),
+        (f"films@{run}", {"using": run}, rf"target='films@{run}' names a run, so using='{run}' has no effect"),
     ):
         with pytest.raises(PipelineError, match=message) as caught:
             opened(target, **settings)
@@ -232,6 +235,28 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
     with pytest.raises(PipelineError, match="had other classes"):
         opened(data=data)
     assert opened().classes == ("bad", "good")
+
+
+def test_the_model_of_the_last_classes_is_loaded_as_the_command_takes_it(
+    workspace: Workspace, quick: Quick, opened, data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # type: ignore[no-untyped-def]
+    """A class was a misspelling: the task was made and trained again, and scores less without it."""
+    old = extract("films", quick("adapter", epochs=20, learning_rate=1e-2), workspace, seed=1).record
+    data = Path(shutil.copytree(data_folder, tmp_path / "data"))
+    toml = data / "films" / "task.toml"
+    toml.write_text(toml.read_text().replace('["bad", "good"]', '["good", "bad"]'))
+    changed = dataclasses.replace(workspace, data=data)
+    new = extract("films", quick("adapter", epochs=1, learning_rate=1e-6), changed, seed=1).record
+    assert new.dev < old.dev
+    texts, _, run = commanded(changed, "films")
+    capsys.readouterr()
+    model = opened()
+    assert (model.run, run, model.classes) == (new.run, new.run, ("good", "bad"))
+    note = f"films: adapter {new.run} is used. Models of other classes, range or metric are not: adapter {old.run}."
+    assert note in capsys.readouterr().err
+    assert opened(data=data).run == opened("films", using=new.run).run == new.run
+    assert opened("films", using=old.run).predict(texts[:1])[0].label in ("bad", "good")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

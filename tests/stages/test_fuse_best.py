@@ -268,12 +268,19 @@ def test_the_result_names_the_sources_that_gates_were_opened_for(
     stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1)
+    unhelped = "linear probes found no source that helps: the fusion began as the target's own adapter alone"
     for sources, told in (
-        ("meals,coins", "gates began at meals 1\nwithout a gate: coins"),
+        ("meals,coins", "gates began at meals 1\nleft out: coins"),
         ("meals", "gates began at meals 1"),
-        ("coins", "linear probes found no source that helps: the fusion began as the target's own adapter alone"),
+        ("coins", f"{unhelped}\nkept with a gate that starts at 0: coins"),
     ):
         record = fuse("films", recipe, place, seed=1, sources=sources).record
         capsys.readouterr()
         print_run(record, as_json=False)
-        assert f"\n{told}\n" in capsys.readouterr().out
+        assert f"\n{told}\nsaved in " in capsys.readouterr().out
+    # The first by the probes is kept: it is a source of the fusion, and its gate is trained.
+    chosen_from = [{"task": task, "digest": "d"} for task in ("coins", "meals", "pairs")]
+    record = record.model_copy(update={"identity": {**record.identity, "sources": chosen_from}})
+    print_run(record, as_json=False)
+    told = f"{unhelped}\nkept with a gate that starts at 0: coins\nleft out: meals, pairs\nsaved in "
+    assert told in capsys.readouterr().out

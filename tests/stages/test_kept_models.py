@@ -1,5 +1,7 @@
 """Which of a task's models in the store a command uses."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.kept_models import best_model, best_of, find_model
-from tests.pipeline.records.artifacts import FUSED, SST, STS, manifest, save
+from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, manifest, save
 
 
 def artifact(kind: str, dev: float, run: str) -> Artifact:
@@ -112,7 +114,47 @@ def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(tmp_
     assert best_model("sst", "auto", workspace, task) == old  # restoring it says what has changed
     new = save(store, STS, dev=0.8, meaning=task.meaning)
     assert best_model("sst", "auto", workspace, task) == new
-    assert best_model("sst", "auto", workspace) == old  # what the task is now is not known
+
+
+def test_where_the_definition_is_not_at_hand_the_classes_that_were_trained_last_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, task = Store(tmp_path / "store"), find_task("sst")
+    workspace = Workspace("", None, store.root, tmp_path / "reports")
+    old = save(store, SST, dev=0.9, meaning={**task.meaning, "classes": ["bad", "good"]})
+    assert (best_model("sst", "auto", workspace), capsys.readouterr().err) == (old, "")
+    new, better = (save(store, run, dev=dev, meaning=task.meaning) for run, dev in ((STS, 0.7), (OTHER, 0.8)))
+    fusion = save(store, FUSED, dev=0.95, kind="fusion", meaning={**task.meaning, "classes": ["bad", "good"]})
+    assert best_of([old, new, better], "auto") == better
+    assert find_model("sst", "adapter", store.root, tmp_path / "reports") == better
+    assert best_of([old, new, better, fusion], "auto") == fusion
+    assert best_model("sst", "adapter", workspace) == better
+    assert capsys.readouterr().err == (
+        f"note: sst: adapter {OTHER} is used. Models of other classes, range or metric are not: fusion {FUSED}, newer;"
+        f" adapter {SST}. The name sst@RUN takes one of these\n"
+    )
+
+
+def test_an_older_manifest_is_as_old_as_its_file(tmp_path: Path) -> None:
+    store, task = Store(tmp_path / "store"), find_task("sst")
+    for run, classes, written in ((SST, ["bad", "good"], 1e9), (STS, list(task.classes), 2e9)):
+        file = save(store, run, meaning={**task.meaning, "classes": classes}).folder / MANIFEST
+        undated = {key: value for key, value in json.loads(file.read_text()).items() if key != "finished_at"}
+        file.write_text(json.dumps(undated))
+        os.utime(file, (written, written))
+    best = best_of(store.artifacts(), "auto")
+    assert best is not None and best.manifest.run == STS
+
+
+@pytest.mark.parametrize("runs", [(SST, STS), (STS, SST)])
+def test_of_equal_scores_the_run_that_finished_first_counts(runs: tuple[str, str], tmp_path: Path) -> None:
+    """A new run takes the place of one that is in use only if it is better: on few rows equal scores are common."""
+    store = Store(tmp_path / "store")
+    first, _ = (save(store, run, dev=0.9478) for run in runs)
+    for _ in range(2):
+        assert best_of(store.artifacts(), "adapter") == best_of(store.artifacts()[::-1], "adapter") == first
+        save(store, FUSED, kind="fusion", dev=0.9478)
+    assert best_of(store.artifacts(), "auto") == first
 
 
 @pytest.mark.parametrize(("is_changed", "used"), [(False, FUSED), (True, SST)])

@@ -31,13 +31,13 @@ from tests.nano import BAD, GOOD, THINGS
 Command = Callable[..., tuple[int, str, str]]
 
 
-def tickets(folder: Path, rows: int = 240) -> Path:
+def tickets(folder: Path, rows: int = 240, opening: str = "the") -> Path:
     """Messages as a spreadsheet program saves them: semicolons, cp1252, columns besides text and label."""
     rng = random.Random(0)
     lines = [["date", "message", "queue", "price"]]
     for row in range(rows):
         words, queue = rng.choice([(GOOD, "praise"), (BAD, "complaint")])
-        text = f"the {rng.choice(THINGS)} is {rng.choice(words)} and {rng.choice(words)}"
+        text = f"{opening} {rng.choice(THINGS)} is {rng.choice(words)} and {rng.choice(words)}"
         lines.append([f"2024-01-{row % 28 + 1:02}", text, queue, "1 €"])
     file = folder / "Support Tickets.csv"
     with file.open("w", encoding="cp1252", newline="") as opened:
@@ -46,20 +46,39 @@ def tickets(folder: Path, rows: int = 240) -> Path:
 
 
 def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_path: Path) -> None:
+    def made(name: str, **options: Any) -> str:
+        status, out, _ = run("tasks", "new", tickets(tmp_path, **options), "--name", name, "--data", tmp_path / "data")
+        assert status == 0
+        return str(out)
+
     for name in ("orders", "reviews"):
-        assert run("tasks", "new", tickets(tmp_path), "--name", name, "--data", tmp_path / "data")[0] == 0
-    _, out, _ = run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")
+        made(name, opening=name)
+    out = made("tickets")
     assert "fuse --target tickets --sources orders,reviews --data" in out
     assert "extract --task sst" not in out
     assert "too few rows" not in out
+    # From the same file again, or a part of it: no source has mostly the texts of the target.
+    for name, rows in (("again", 240), ("part", 60)):
+        assert f"fuse --target {name} --sources orders,reviews --data" in made(name, rows=rows)
+
+
+def test_what_is_left_out_can_be_found_in_the_file(run: Command, tmp_path: Path) -> None:
+    rows = pd.read_csv(tickets(tmp_path), sep=";", encoding="cp1252")
+    rows.loc[[9, 19], "queue"] = None
+    for row in range(30, 37):
+        rows.loc[row, ["message", "queue"]] = "twice the same", ("praise", "complaint")[row % 2]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    _, out, _ = run("tasks", "new", tmp_path / "rows.csv", "--data", tmp_path / "data")
+    assert "left out: 2 rows without a label (rows 10, 20)\n" in out
+    assert "with the text of another row and another label (rows 31, 32, 33, 34, 35, 2 more)\n" in out
 
 
 def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_path: Path) -> None:
     assert run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")[0] == 0
     labels = ["same"] * 30 + ["other"] * 30 + ["rare"] * 2
     rows = pd.DataFrame({"text_a": [f"one text {n}" for n in range(62)], "text_b": "and another", "label": labels})
-    rows.to_csv(tmp_path / "pairs.csv", index=False)
     for name, sources in (("pairs", "quora"), ("more", "pairs")):
+        rows.assign(text_a=f"{name} " + rows["text_a"]).to_csv(tmp_path / "pairs.csv", index=False)
         status, out, _ = run("tasks", "new", tmp_path / "pairs.csv", "--name", name, "--data", tmp_path / "data")
         assert status == 0
         assert f"fuse --target {name} --sources {sources} --data" in out

@@ -90,6 +90,17 @@ def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, wo
         assert again.store.find(record.run).manifest.pruned_from == pruned.run
 
 
+def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    other = fuse("films", quick("fusion", fusion="anchored", epochs=1, score_start=False), workspace, seed=1).record
+    file = Path(other.artifact) / MANIFEST
+    manifest = json.loads(file.read_text())
+    manifest["meaning"]["classes"].reverse()
+    file.write_text(json.dumps(manifest | {"dev": 1.0}))
+    again = dataclasses.replace(workspace)
+    record = prune("films", again, keep=1).record
+    assert again.store.find(record.run).manifest.pruned_from == fused.run
+
+
 def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ignore[no-untyped-def]
     for keep in (0, 3, -1):
         with pytest.raises(PipelineError, match=f"--keep {keep}: fusion {fused.run} has 3 sources: give 1 to 2"):

@@ -173,9 +173,9 @@ def test_a_start_that_was_offered_and_not_taken_is_no_source(verb: Run, ledger: 
     assert f"  start candidates: - | sst@{ALONE}" in verb("runs", "compare", FIRST, offered)[1]
 
 
-def with_data(train: str, weights: str = "dd") -> dict[str, Any]:
+def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]:
     """The identity of a run on training rows with this fingerprint, and a backbone of these weights."""
-    tasks = {"sst": {"meaning": {}, "data": {"train": train, "dev": "bb"}}}
+    tasks = {"sst": {"meaning": meaning, "data": {"train": train, "dev": "bb"}}}
     return {**IDENTITY, "tasks": tasks, "backbone": {"weights": weights}}
 
 
@@ -209,6 +209,16 @@ def sources(*runs: str) -> tuple[SourceRun, ...]:
             (f"sources sst@{FIRST}+sts@{ALONE}", f"sources sst@{SECOND}+sts@{ALONE}"),
         ),
         ({"sources": sources(FIRST)}, {"sources": sources(SECOND), "seed": 2}, ("", "")),
+        (  # as after a misspelt class was corrected
+            {"identity": with_data("a", classes=["bug", "biling", "billing"])},
+            {"identity": with_data("a", classes=["bug", "billing"])},
+            ("classes 3 (2495b032)", "classes 2 (afcb96ed)"),
+        ),
+        (
+            {"identity": with_data("a", classes=[], range=[0.0, 5.0])},
+            {"identity": with_data("a", classes=[], range=[1.0, 5.0])},
+            ("range [0.0, 5.0]", "range [1.0, 5.0]"),
+        ),
     ],
 )
 def test_a_list_says_whether_runs_differ_in_rows_backbone_or_sources(
@@ -315,6 +325,17 @@ def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledge
 def test_compare_shows_every_setting_in_which_runs_differ(verb: Run) -> None:
     settings = json.loads(verb("runs", "compare", FIRST, LATER, "--json")[1][-1])["settings"]
     assert settings == {"kind": ["adapter", "sequential"], "sources": [None, f"sst@{FIRST}"]}
+
+
+def test_compare_shows_in_which_classes_runs_differ(verb: Run, ledger: Ledger) -> None:
+    """No run of the one predicts for the other, whatever their scores."""
+    for run, classes, metric in (("8", ["biling", "billing"], "accuracy"), ("9", ["billing", "bug"], "macro-f1")):
+        identity = with_data("a", classes=classes, range=None, metric=metric)
+        ledger.finish(record(run * 12, identity=identity), CURVE, {"sst": answers(1)})
+    _, out, _ = verb("runs", "compare", "8" * 12, "9" * 12, "--json")
+    differing = {"classes": [["biling", "billing"], ["billing", "bug"]], "metric": ["accuracy", "macro-f1"]}
+    assert json.loads(out[-1])["settings"] == differing
+    assert "  classes: biling, billing | billing, bug" in out
 
 
 def test_the_tests_on_several_tasks_are_corrected_for_one_another(verb: Run, ledger: Ledger) -> None:

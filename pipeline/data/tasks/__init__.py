@@ -1,7 +1,7 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.data.texts import same_form
 from pipeline.stats.names import METRICS_OF, Kind, Metric
-from pipeline.system.errors import PipelineError, raise_all, shortened, validation_problems
+from pipeline.system.errors import PipelineError, few, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
 
 Encoding = Literal["cross", "siamese"]
@@ -35,6 +35,10 @@ BEST = "best"
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=32)]
 # An end of a range of scores. Any two differ by no more than fp32 can hold.
 Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
+
+
+class UnknownTaskError(PipelineError):
+    """No folder has a task of this name, and none is built in."""
 
 
 def is_name(text: str) -> bool:
@@ -266,7 +270,8 @@ def find_task(name: str, *data: Path) -> Task:
     The first of these that there is counts; of several folders that have a task, the first one.
 
     Raises:
-        PipelineError: there is none, its file is unfit, or several tasks of the folders have the alias.
+        UnknownTaskError: there is none.
+        PipelineError: its file is unfit, or several tasks of the folders have the alias.
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))
@@ -290,12 +295,17 @@ def find_task(name: str, *data: Path) -> Task:
             owners = " and of ".join(task.name for task in aliased)
             raise PipelineError(f"'{name}' is an alias of {owners}: give the name of one")
         return aliased[0]
-    known = [*here, *tasks]
-    near = "".join(f" (did you mean '{each}'?)" for each in get_close_matches(name, known, n=1))
-    task_name, _, run = name.partition("@")
-    if run and task_name in known:
-        raise PipelineError(f"unknown task {shortened(name)}: name '{task_name}', and the run with --using {run}")
-    raise PipelineError(
-        f"unknown task {shortened(name)}{near}: name one of {', '.join(known)}; or a task file; or put"
-        " <task>/task.toml into --data DIR"
-    )
+    raise UnknownTaskError(f"unknown task {shortened(name)}{_instead_of(name, [*here], [*tasks])}")
+
+
+def _instead_of(name: str, own: Sequence[str], built_in: Sequence[str]) -> str:
+    """What to name instead of an unknown task: its misspelling, else one of the user's ``own`` or another."""
+    known = [*own, *built_in]
+    task, _, run = name.partition("@")
+    if run and task in known:
+        return f": name '{task}', and the run with --using {run}"
+    listed = "python -m pipeline tasks list"
+    if near := get_close_matches(name, known, n=1):
+        return f" (did you mean '{near[0]}'?): {listed} names all"
+    mine = f"one of {', '.join(few(own, 20))}; or " if own else ""
+    return f": name {mine}a built-in one ({listed}); or a task file; or put <task>/task.toml into --data DIR"

@@ -109,6 +109,29 @@ def test_ids_that_recur_are_no_labels_unless_they_are_named(name: str) -> None:
     assert len(proposed(rows, label=name).classes) == 15
 
 
+@pytest.mark.parametrize(
+    ("values", "are_dates"),
+    [
+        (["05.03.2024", "28.12.2024"], True),
+        (["12/28/2024", "01/05/2024"], True),
+        (["2024-01-05 10:05", "2024-02-28T10:05:00+02:00", None], True),
+        (["05.03.24", "28.12.24"], True),
+        (["5 Mar 2024", "28 Dec 2024"], True),
+        ([pd.Timestamp("2024-01-05"), pd.Timestamp("2024-02-28")], True),
+        (["2023", "2024"], False),
+        (["20240105", "20240228"], False),
+        (["1.2.3", "1.2.4"], False),  # versions
+        (["May", "June"], False),
+        (["iphone 2020", "iphone 2024"], False),
+        (["2024-01-05", "unknown"], False),
+    ],
+    ids=str,
+)
+def test_dates_are_no_labels_whatever_their_column_is_called(values: list[Any], are_dates: bool) -> None:
+    rows = table(queue=None, date=None, Datum=values, **({"Sterne": ["1", "2"]} if are_dates else {}))
+    assert find_columns(rows, "rows.csv").label == ("Sterne" if are_dates else "Datum")
+
+
 def test_a_column_that_is_called_like_a_label_may_be_named() -> None:
     assert proposed(table(queue=None, spam=["spam", "ham"]), label="spam").classes == ("ham", "spam")
 

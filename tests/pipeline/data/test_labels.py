@@ -55,7 +55,7 @@ def test_the_kind_may_be_given() -> None:
     ("rows", "options", "said"),
     [
         (table(queue=SENTENCES), {}, "40 different values in 40 rows, too many for classes"),
-        (table(queue=["a", "b"]), {"kind": "score"}, "id 0: 'a' is not a score"),
+        (table(queue=["a", "b"]), {"kind": "score"}, "row 1: 'a' is not a score"),
         (table(queue=[1e39, 1]), {"kind": "score"}, "is not a score"),
         (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
         # Numbers as spreadsheets of other countries write them.
@@ -102,10 +102,11 @@ def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
 def test_rare_labels_near_another_are_asked_about() -> None:
     rows = table(queue=["billing", "bug report"])
     rows.loc[[1, 3, 5, 7], "queue"] = ["biling", "Billing", "Billing", "question"]
+    rows.loc[0, "queue"] = None  # which is a row of the file all the same
     hints = proposed(rows).hints
     assert hints == (
-        "label 'biling' occurs once (id 1): did you mean 'billing'?",
-        "label 'Billing' occurs 2 times (id 3): did you mean 'billing'?",
+        "label 'biling' occurs once (row 2): did you mean 'billing'?",
+        "label 'Billing' occurs 2 times (rows 4, 6): did you mean 'billing'?",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.data.load import load_all_rows
-from pipeline.data.tasks import BUILT_IN, Task, built_in_tasks, find_task
+from pipeline.data.tasks import BUILT_IN, Task, UnknownTaskError, built_in_tasks, find_task
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD
@@ -182,11 +182,16 @@ def test_an_unknown_task_is_answered_with_those_there_are(tmp_path: Path) -> Non
     own = tmp_path / "mood" / "task.toml"
     own.parent.mkdir()
     own.write_text(toml(MOOD))
-    for data, there in ((None, EXPECTED), (tmp_path, ["mood", *EXPECTED])):
-        with pytest.raises(PipelineError, match="unknown task 'sts2'") as caught:
-            find_task("sts2", *filter(None, [data]))
-        assert not [name for name in there if name not in str(caught.value)]
-        assert "--data DIR" in str(caught.value)
+    others = "a built-in one (python -m pipeline tasks list); or a task file; or put <task>/task.toml into --data DIR"
+    for name, data, said in (
+        ("operas", [], f": name {others}"),
+        ("operas", [tmp_path], f": name one of mood; or {others}"),
+        ("sts2", [tmp_path], " (did you mean 'sts'?): python -m pipeline tasks list names all"),
+        ("moood", [tmp_path], " (did you mean 'mood'?): python -m pipeline tasks list names all"),
+    ):
+        with pytest.raises(UnknownTaskError) as caught:
+            find_task(name, *data)
+        assert str(caught.value) == f"unknown task '{name}'{said}"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def chosen(workspace: Workspace, text: str | None, recipe: Recipe = FUSION, seed
 
 
 def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_path: Path) -> None:
-    """First those of the recipe's layers, then those with more, then the seed, the score and the name."""
+    """First those of the recipe's layers, then those with more, then the seed, the score and the age."""
     best_first: list[dict[str, Any]] = [
         {"drop": (0,), "seed": 1, "dev": 0.6},
         {"drop": (0,), "seed": 1, "dev": 0.6},
@@ -64,7 +64,7 @@ def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_p
         {"drop": (1,), "seed": 2, "dev": 0.99},
     ]
     recipe = FUSION.changed({"drop_layers": (0,)})
-    ranked = dict(zip("fedcba98", best_first, strict=True))
+    ranked = dict(zip("89abcdef", best_first, strict=True))
     for number, pair in enumerate(itertools.combinations(ranked, 2)):
         place = Workspace(workspace.backbone_name, workspace.data, tmp_path / str(number), tmp_path)
         keep(place, "1", "meals")
@@ -318,7 +318,7 @@ def test_other_rows_than_stage_ones_are_said(
         f"note: stage two should read the rows of stage one, but adapter {named('a')} of films was trained on others"
         f" (--seed 1, --limit {limit or 'all'}; compare --data and --drop-overlap too)\n"
     )
-    keep(workspace, "c", "films", limit=limit, train_rows=read)  # of two, the one whose name comes last
+    keep(workspace, "c", "films", limit=limit, train_rows=read, dev=0.6)  # the better of two
     fuse("films", FUSION, workspace, seed=1)
     assert capsys.readouterr().err == ""
 
