@@ -1,6 +1,7 @@
 """extract, fuse, compare and predict on generated data: what is trained, kept, frozen and repeated."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from itertools import product
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
+from pipeline.records.store import MANIFEST
 from pipeline.runs import initial
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources
@@ -42,8 +44,11 @@ def adapters(workspace: Workspace, quick: Quick) -> dict[str, RunRecord]:
 
 
 def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
+    """The files of its artifact, but for when it was finished."""
     assert record.artifact is not None
-    return {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
+    files = {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
+    manifest = {key: value for key, value in json.loads(files[MANIFEST]).items() if key != "finished_at"}
+    return files | {MANIFEST: json.dumps(manifest).encode()}
 
 
 def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick) -> None:
