@@ -445,7 +445,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["extract", "--task", "pairs", "--head", "cosine", "--encoding", "cross"], ["siamese"]),
         (["extract", "--task", "films", "--max-length", "999"], ["--max-length 34"]),
         (["extract", "--task", "films", "--precision", "fp16"], ["needs a GPU"]),
-        (["extract", "--task", "films"], ["bottleneck 64 is wider"]),
+        (["extract", "--task", "films"], ["bottleneck 64 is more than the backbone's width"]),
         (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["extract", "--task", "films", "--start-from", "meals"], ["--start-from", "meals: no adapter in"]),
         (["fuse", "--target", "films"], ["adapters of another task, but none", "extract --task TASK"]),
