@@ -40,11 +40,11 @@ class Evaluation:
     interval: tuple[float, float]
     """95 %, over examples."""
     classes: tuple[ClassScore, ...]
-    """In the task's order; none of a task of scores."""
+    """In the task's order; empty for a task of scores."""
     largest_class: LargestClass | None
-    """What the score is to be compared with; None of a task of scores."""
+    """What the score is to be compared with; None for a task of scores."""
     mean_absolute_error: float | None
-    """Of a task of scores."""
+    """On the range of the task's scores; None for a task of classes."""
     trained_on: int | None
     """Rows whose text is in the training rows of the run, or of the target's adapter that it builds on; None where it
     cannot be known."""

@@ -108,7 +108,10 @@ def _with_point(name: str) -> str:
 
 
 def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
-    """The labels of the rows as numbers (n,); a :class:`PipelineError` where one is no score, or all are the same."""
+    """The labels of the rows as numbers (n,); a :class:`PipelineError` where one is no score, or all are the same.
+
+    The index of ``rows`` counts those of the file from 0.
+    """
     numbers = np.array([as_number(name) for name in rows["label"]])
     bad = np.isnan(numbers) | (np.abs(numbers) > 1e38)
     if bad.any():
