@@ -134,7 +134,7 @@ class _Pruning:
             "dev": dev,
             "dev_rows": len(rows),
             "dev_fingerprint": self.data.fingerprint["dev"],
-            "part_of_dev": self.workspace.splits.chooses_by_part(self.task, rows),
+            "part_of_dev": manifest.part_of_dev or self.workspace.splits.chooses_by_part(self.task, rows),
             "sources": sources,
             "pruned_from": manifest.run,
             "files": {},

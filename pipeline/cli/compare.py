@@ -80,7 +80,8 @@ def compare(
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
         scoring: The test rows, and the validation rows that select. half: one half of dev, the other half selects;
             test: the labelled test split, dev selects; held-out: training rows that nothing trains on, dev selects;
-            train: dev, a part of the training rows selects; dev: dev, which also selects (from the study).
+            train: dev, a part of the training rows selects; dev: dev, which also selects (from the study, whose
+            exceptions for single tasks stay).
         curve: Whether to run the low-resource curve: all rows, or those in the study's [curve] methods, on few training
             rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).

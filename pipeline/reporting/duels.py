@@ -78,10 +78,16 @@ class Duel:
         return f"{ours} against {theirs} of {self.kind}"
 
 
+def own_fusions(study: Study) -> list[str]:
+    """The rows of fusion that are no variants of another, in the study's order."""
+    rows = {name: study.row(name) for name in study.methods}
+    return [name for name, row in rows.items() if row.method == "fusion" and row.variant_of is None]
+
+
 @once
 def leading_fusion(runs: StudyRuns) -> Line | None:
-    """The fusion that the study asks about: its first row of fusion that has every target."""
-    fusions = (line for line in runs.lines if runs.study.row(line.row).method == "fusion")
+    """The fusion that the study asks about: its first row of fusion that has every target and is no variant."""
+    fusions = (line for line in runs.lines if line.row in own_fusions(runs.study))
     return next((line for line in fusions if len(runs.groups(line)) == len(runs.study.targets)), None)
 
 
@@ -157,8 +163,13 @@ def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, f
 
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
-    """The best of ``lines`` on the validation rows, for each target that one of them has."""
-    by_target = {target: _dev_scores(runs, lines, target) for target in runs.study.targets}
+    """The best of ``lines`` on the validation rows, for each target that one of them has.
+
+    Of equal ones the first row, and of its sources the first by name: their order depends on the other targets.
+    """
+    rows = list(dict.fromkeys(line.row for line in lines))
+    ordered = sorted(lines, key=lambda line: (rows.index(line.row), line.source))
+    by_target = {target: _dev_scores(runs, ordered, target) for target in runs.study.targets}
     return {target: max(scores, key=lambda line: scores[line]) for target, scores in by_target.items() if scores}
 
 

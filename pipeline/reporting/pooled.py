@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.cells import judge
-from pipeline.reporting.duels import OPPONENTS, Duel, alternatives, duels_of_leading, leading_fusion
+from pipeline.reporting.duels import OPPONENTS, Duel, alternatives, duels_of_leading, leading_fusion, own_fusions
 from pipeline.reporting.opponents import alternative_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
 from pipeline.reporting.text import comparison_text, listed, points
@@ -157,8 +157,7 @@ def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
 
 
 def _first_fusion(study: Study) -> str | None:
-    fusions = (name for name in study.methods if study.row(name).method == "fusion")
-    return next((name for name in fusions if study.row(name).variant_of is None), None)
+    return next(iter(own_fusions(study)), None)
 
 
 def _testable(runs: StudyRuns) -> dict[str, Duel]:

@@ -21,7 +21,8 @@ def read_study(
     ``recipe`` is over the recipes of all its rows, as ``given`` is in :func:`parse_study`.
 
     What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
-    whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
+    whether there is one, the study's own or the default one, and ``curve_rows`` are its points. ``scoring`` is the word
+    for all tasks that have none of their own; the rest of the study's ``[scoring]`` stays.
     """
     file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not present(file):
@@ -39,6 +40,8 @@ def read_study(
         values["curve"] = {**table(values.get("curve")), "rows": points}
     elif curve:
         values.setdefault("curve", {})
+    if isinstance(values.get("scoring"), Mapping) and "scoring" in changes:
+        changes["scoring"] = {**values["scoring"], "rows": changes["scoring"]}
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's

@@ -79,6 +79,14 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # 
     assert len({fused.run, two.run, one.run, again.run}) == 4
 
 
+def test_what_half_of_dev_selected_stays_behind_what_all_of_dev_did(fused: RunRecord, workspace: Workspace) -> None:
+    file = Path(fused.artifact) / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"part_of_dev": True}))
+    again = dataclasses.replace(workspace)
+    record = prune("films", again, keep=1, using=fused.run).record
+    assert again.store.find(record.run).manifest.part_of_dev
+
+
 def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion", epochs=1, fusion="anchored", permute_labels=True, score_start=False)
     control = fuse("films", recipe, workspace, seed=1).record

@@ -8,14 +8,14 @@ import pytest
 
 from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
-from pipeline.records.studies import StudyResult
-from pipeline.reporting.duels import OPPONENTS, duels
+from pipeline.records.studies import Line, StudyResult
+from pipeline.reporting.duels import OPPONENTS, duels, duels_of_leading, leading_fusion
 from pipeline.reporting.pooled import pool, untested_kinds, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
 from pipeline.system.errors import PipelineError
-from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make
+from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make, predictions_of
 
 TARGETS = ["sst", "mr", "rte"]
 METHODS = ["full", "sequential", "adapter", "warm", "fusion"]
@@ -109,6 +109,35 @@ def test_a_variant_stands_for_the_first_fusion_where_the_validation_rows_prefer_
     for each in named:
         assert [each.parts[target].fusion for target in TARGETS] == ["even", "fusion", "fusion"]
         assert {each.parts[target].trials[0] for target in TARGETS} == {2}
+
+
+def test_a_variant_never_leads_wherever_it_is_listed(tmp_path: Path) -> None:
+    rows = KEYS["rows"] | {name: {"method": "fusion", "variant_of": "fusion"} for name in ("even", "plain")}
+    results = []
+    for place, methods in enumerate((["fusion", "even", "plain"], ["even", "fusion", "plain"])):
+        study = whole(tmp_path / str(place), methods=[*METHODS[:-1], *methods], rows=rows)
+        for seed in study.study.seeds:
+            for target in TARGETS:
+                study.add("even", target, seed, 0.9 if target == "sst" else 0.4)
+                study.add("plain", target, seed, 0.5)
+        runs = StudyRuns(study.result, study.ledger)
+        assert leading_fusion(runs) == Line("fusion")
+        results.append((pool([runs]), duels_of_leading(runs)))
+    assert results[0] == results[1]
+
+
+def test_of_equal_sources_the_same_one_is_taken_whatever_the_other_targets_are(tmp_path: Path) -> None:
+    """mr has it first from sst in a study of both, from imdb in its own."""
+    study = make(tmp_path, targets=["sst", "mr"], sources=["imdb"], **KEYS | {"seeds": [1]})
+    for target in ("sst", "mr"):
+        study.add("fusion", target, 1, 0.6)
+    for source, target in (("sst", "mr"), ("imdb", "mr"), ("imdb", "sst")):
+        study.add(f"sequential:{source}", target, 1, predictions=predictions_of(target, 0.5, source), own={"dev": 0.5})
+    both = StudyRuns(study.result, study.ledger)
+    study.entries.sort(key=lambda entry: entry.line.source)
+    alone = StudyRuns(study.result, study.ledger)
+    assert both.lines != alone.lines
+    assert [duel.parts for duel in duels(both)] == [duel.parts for duel in duels(alone)]
 
 
 @pytest.mark.parametrize("row", ["adapter", "fusion", "evne"])

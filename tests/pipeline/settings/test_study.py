@@ -320,6 +320,13 @@ def test_overrides_stand_in_place_of_the_files_keys() -> None:
     assert study.methods == read_study("default", STUDIES, {}).methods
 
 
+def test_another_word_for_scoring_keeps_the_rest_of_its_table() -> None:
+    """The split's seed, which chooses the test rows, and the tasks that have a word of their own."""
+    own = read_study("few-rows", STUDIES, {}).scoring
+    assert read_study("few-rows", STUDIES, {"scoring": own.rows}).scoring == own
+    assert read_study("few-rows", STUDIES, {"scoring": "half"}).scoring == own.model_copy(update={"rows": "half"})
+
+
 def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full"]\ntargets = ["sst"]\ncolour = 1\n')
