@@ -64,7 +64,7 @@ class Splits:
         name = task.model_dump_json()
         if extra:
             return self._memo.once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
-        whole = self._memo.once(("usable", name), lambda: self._usable(task))
+        whole = self._whole(task)
         if limit is None or limit >= len(whole.train):
             limit, seed = None, 0  # all rows are all rows
 
@@ -76,6 +76,10 @@ class Splits:
             return parts.sample(task, None, 0, self.dev_limit)  # the test rows, which were dev, are limited already
 
         return self._memo.once((name, limit, seed), drawn)
+
+    def rows_to_draw(self, task: Task) -> int:
+        """How many training rows a limit draws from: with those that choose where these are a share of train."""
+        return len(self._whole(task).train)
 
     def folder_of(self, task: Task) -> Path | None:
         """The first folder with rows of ``task``; None: its Hub data set, which is said where folders were given.
@@ -133,6 +137,9 @@ class Splits:
         rows = self._read(task).held_out
         test = read_test_texts(task, self.folder_of(task)) if self.scored_on(task) == "dev" else None
         return rows if test is None else pd.concat([rows, test], ignore_index=True)
+
+    def _whole(self, task: Task) -> TaskData:
+        return self._memo.once(("usable", task.model_dump_json()), lambda: self._usable(task))
 
     def _usable(self, task: Task) -> TaskData:
         check_limit(self.dev_limit, "--dev-limit", "row of dev")
