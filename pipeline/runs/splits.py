@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.limits import check_limit
-from pipeline.data.load import has_rows, has_split, load_all_rows, read_test_texts
+from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_test_texts
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
@@ -99,7 +99,7 @@ class Splits:
         if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
             return rows
         key = ("has test", task.model_dump_json())
-        return rows if self._published.once(key, lambda: has_split(task, self.folder_of(task), "test")) else "dev"
+        return rows if self._published.once(key, lambda: has_labelled_test(task, self.folder_of(task))) else "dev"
 
     def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
         """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
