@@ -26,6 +26,8 @@ from pipeline.training.memory import full_memory_explained
 from stages.kept_models import target_of
 from stages.predict import predictions_of
 
+_OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -89,7 +91,8 @@ def evaluate(
     task, left_out = workspace.task(target), 0
     if input_file is None:
         splits = workspace.splits
-        rows = load_split(task, splits.folder_of(task), split) if split == "test" else splits.published(task).dev
+        is_test = split == "test"
+        rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS) if is_test else splits.published(task).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
         rows = canonical_rows(task, table, name_of(input_file), source=task.files, leave_out_blank=True)

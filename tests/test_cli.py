@@ -288,6 +288,8 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         (["compare", "--targets", "tickts"], UNKNOWN),
         (["compare", "--cache-gb", "-1"], "--cache-gb -1"),
         (["extract", "--task", "sst", "--seed", "-1"], "seed -1"),
+        (["extract", "--task", "sst", "--without-rows-of", "mrpc,sst"], "sst is the task itself: --drop-overlap drops"),
+        (["extract", "--task", "quora", "--without-rows-of", "qqp"], "--without-rows-of: qqp is the task itself"),
         (["fuse", "--target", "sst", "--limit", "0"], "--limit 0"),
         (["fuse", "--target", "sst", "--target-limit", "0"], "--target-limit 0: give at least 1 training row"),
         (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),

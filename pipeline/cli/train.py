@@ -12,6 +12,7 @@ from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Runni
 from pipeline.cli.printing import print_result, print_run
 from pipeline.data.limits import check_limit
 from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
+from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce, notice
 
 if TYPE_CHECKING:  # they load torch
@@ -59,6 +60,8 @@ def extract(
     recipe = training.parse("adapter", **own)
     running.check()
     places.check(task, *tasks_in(start_from), *apart)
+    if own_names := [name for name in apart if places.task(name).name == places.task(task).name]:
+        raise PipelineError(f"--without-rows-of: {own_names[0]} is the task itself: --drop-overlap drops its own")
     announce(LIBRARIES)
     from stages import extract as stage
 

@@ -5,6 +5,7 @@ score; absent in unlabelled rows).
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -178,6 +179,9 @@ def _labels(
     task: Task, values: pd.Series, column: str, source: Source, left_out: np.ndarray, problems: list[str]
 ) -> np.ndarray:
     """The labels (n,) of rows of which some are ``left_out`` (n,); what is no label is added to ``problems``."""
+    if unclear := _unclear_labels(task, source):
+        problems.append(unclear)
+        return np.zeros(len(values))
     read, unreadable = _reader(task, source)
     numbers = np.fromiter(map(read, _values(values)), float, len(values))
     if source.scale is not None:
@@ -194,6 +198,31 @@ def _labels(
     placed = pd.Series(numbers, values.index)
     _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels
+
+
+def _unclear_labels(task: Task, source: Source) -> str | None:
+    """Why a label of ``source`` could mean either of two classes, and what to do; None if each means one.
+
+    A task that a manifest describes has no labels to read, so its classes may be called anything.
+    """
+    section = "hub" if isinstance(source, Hub) else "files"
+    keys: dict[str, str] = {}
+    for raw in source.labels:
+        for key in _label_keys(raw):
+            other = keys.setdefault(key, raw)
+            if source.labels[other] != source.labels[raw]:
+                return f"{section}.labels: {other!r} and {raw!r} are the same label: keep one of them"
+    for own, name in enumerate(() if source.labels else task.classes):
+        number = number_of_class(name)
+        if not np.isnan(number) and number != own:
+            other = f" ({task.classes[int(number)]!r})" if number in range(task.outputs) else ""
+            pairs = [f"{json.dumps(each, ensure_ascii=False)} = {index}" for index, each in enumerate(task.classes)]
+            table = ", ".join([*pairs[:3], *(["..."] if len(pairs) > 3 else [])])
+            return (
+                f"classes: {shortened(name)} is a number and could mean class {number:g}{other}: write"
+                f" labels = {{ {table} }} under [{section}] if the rows have the names, else what their numbers mean"
+            )
+    return None
 
 
 def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
@@ -215,7 +244,7 @@ def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
 
 
 def _classes_by_name(task: Task) -> dict[str, float]:
-    """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
+    """The numbers of the classes by name, but for names that are their numbers."""
     return {same_form(name): number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
 
 

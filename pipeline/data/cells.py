@@ -13,6 +13,9 @@ import pandas as pd
 from pipeline.data.texts import same_form
 from pipeline.system.errors import shortened
 
+_WHOLE = re.compile(r"\s*(?:\+(?=[1-9]))?(-?[1-9][0-9]*)\s*")
+_MOST_EXACT = 2**53
+"""The first whole number that ``float`` gives to another one too."""
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 
 
@@ -53,8 +56,11 @@ def as_label(value: Any) -> str | None:
     if is_boolean(value):
         return str(value).lower()
     text = str(value)
+    if whole := _WHOLE.fullmatch(text):
+        return whole[1]
     number = number_of_class(text)
-    return same_form(text) if np.isnan(number) or number != int(number) else str(int(number))
+    is_whole = abs(number) < _MOST_EXACT and number == int(number)
+    return str(int(number)) if is_whole else same_form(text)
 
 
 def is_boolean(value: Any) -> bool:

@@ -7,20 +7,18 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
+from pipeline.data.cells import is_blank
 from pipeline.data.sample import stratified
 from pipeline.data.table_files import SUFFIXES
-from pipeline.data.tables import read_table
+from pipeline.data.tables import other_delimiter, read_table
 from pipeline.data.task_data import DEV_SEED, TaskData
 from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
-_OTHER_ROWS: dict[Split, str] = {"test": "; --scoring half scores a half of dev instead"}
-"""By the split that is missing, what to score in its place."""
-
 
 def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
-    """Train and dev rows of ``task``, and with ``test`` those of its labelled test split, checked.
+    """Train and dev rows of ``task``, and with ``test`` those of its labelled test split for a study, checked.
 
     Raises:
         PipelineError: it names file, row and value.
@@ -39,7 +37,8 @@ def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskD
             )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
-    return TaskData(train, dev, load_split(task, data, "test") if test else None)
+    instead = "--scoring half scores a half of dev instead"
+    return TaskData(train, dev, load_split(task, data, "test", instead) if test else None)
 
 
 def held_out_share(task: Task, data: Path | None) -> float | None:
@@ -49,19 +48,26 @@ def held_out_share(task: Task, data: Path | None) -> float | None:
         PipelineError: ``data`` has no folder of the task.
     """
     source: Source = task.files if data is not None else _hub_of(task)
-    return None if source.dev_fraction is None or has_split(task, data, "dev") else source.dev_fraction
+    return None if source.dev_fraction is None or _has_dev(task, data) else source.dev_fraction
 
 
-def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
-    """One labelled split in canonical form, checked."""
+def load_split(task: Task, data: Path | None, split: Split, instead: str = "") -> pd.DataFrame:
+    """One labelled split in canonical form, checked.
+
+    Args:
+        instead: what a command can do without the split, for the error where it is missing.
+    """
+    instead = instead and f"; {instead}"
     if data is None:
-        return _hub_rows(_hub_of(task), task, split, labelled=True)
+        hub = _hub_of(task)
+        if split not in hub.splits:
+            remedy = f"give the files with --data DIR{instead}"
+            raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: {remedy}")
+        return _hub_rows(hub, task, split, labelled=True)
     stem = getattr(task.files, split)
     folder, files = _files_of(task, data, stem)
     if not files:
-        raise PipelineError(
-            f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}{_OTHER_ROWS.get(split, '')}"
-        )
+        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}{instead}")
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
@@ -89,9 +95,6 @@ def _hub_of(task: Task) -> Hub:
 
 def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFrame:
     """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
-    if split not in hub.splits:
-        remedy = f"give the files with --data DIR{_OTHER_ROWS.get(split, '')}"
-        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: {remedy}")
     # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
 
@@ -121,11 +124,21 @@ def has_rows(task: Task, data: Path) -> bool:
     return folder is not None and bool(_tables(folder, task.files.train, task.files.dev, task.files.test))
 
 
-def has_split(task: Task, data: Path | None, split: Split) -> bool:
-    """Whether the task's labelled ``split`` is in ``data``, or with None on the Hub."""
+def has_labelled_test(task: Task, data: Path | None) -> bool:
+    """Whether the task's test split in ``data``, or with None on the Hub, is there and has labels."""
     if data is None:
-        return split in _hub_of(task).splits
-    return bool(_files_of(task, data, getattr(task.files, split))[1])
+        return "test" in _hub_of(task).splits
+    return any(_has_labels(task, read_table(file)) for file in _files_of(task, data, task.files.test)[1])
+
+
+def _has_labels(task: Task, table: pd.DataFrame) -> bool:
+    if task.label not in table.columns:
+        return other_delimiter(table.columns) is not None  # a mistake, which is reported when the rows are read
+    return not table[task.label].map(is_blank).all()
+
+
+def _has_dev(task: Task, data: Path | None) -> bool:
+    return "dev" in _hub_of(task).splits if data is None else bool(_files_of(task, data, task.files.dev)[1])
 
 
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:

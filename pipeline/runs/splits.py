@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.limits import check_limit
-from pipeline.data.load import has_rows, has_split, load_all_rows, read_test_texts
+from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_test_texts
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
@@ -64,7 +64,7 @@ class Splits:
         name = task.model_dump_json()
         if extra:
             return self._memo.once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
-        whole = self._memo.once(("usable", name), lambda: self._usable(task))
+        whole = self._whole(task)
         if limit is None or limit >= len(whole.train):
             limit, seed = None, 0  # all rows are all rows
 
@@ -76,6 +76,10 @@ class Splits:
             return parts.sample(task, None, 0, self.dev_limit)  # the test rows, which were dev, are limited already
 
         return self._memo.once((name, limit, seed), drawn)
+
+    def rows_to_draw(self, task: Task) -> int:
+        """How many training rows a limit draws from: with those that choose where these are a share of train."""
+        return len(self._whole(task).train)
 
     def folder_of(self, task: Task) -> Path | None:
         """The first folder with rows of ``task``; None: its Hub data set, which is said where folders were given.
@@ -95,7 +99,7 @@ class Splits:
         if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
             return rows
         key = ("has test", task.model_dump_json())
-        return rows if self._published.once(key, lambda: has_split(task, self.folder_of(task), "test")) else "dev"
+        return rows if self._published.once(key, lambda: has_labelled_test(task, self.folder_of(task))) else "dev"
 
     def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
         """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
@@ -133,6 +137,9 @@ class Splits:
         rows = self._read(task).held_out
         test = read_test_texts(task, self.folder_of(task)) if self.scored_on(task) == "dev" else None
         return rows if test is None else pd.concat([rows, test], ignore_index=True)
+
+    def _whole(self, task: Task) -> TaskData:
+        return self._memo.once(("usable", task.model_dump_json()), lambda: self._usable(task))
 
     def _usable(self, task: Task) -> TaskData:
         check_limit(self.dev_limit, "--dev-limit", "row of dev")

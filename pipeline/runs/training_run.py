@@ -175,7 +175,7 @@ class TrainingRun:
         request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
         start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
-        if is_main_process() and request.adapters and not workspace.held_out:
+        if is_main_process() and request.adapters and not workspace.is_study:
             # An adapter builds on the one that it starts as, not on the others that it might have started as.
             taken, option = (start.adapters, "--sources") if request.kind != "adapter" else ((), "--start-from")
             built_on = self.sources((*taken, *([] if start.initial is None else [start.initial])))

@@ -48,6 +48,8 @@ class Workspace:
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
     """Targets, on whose validation and test rows no other task trains."""
+    is_study: bool = False
+    """Whether the adapters that runs start as or fuse are a study's own, which keeps them from its targets' rows."""
     _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     @cached_property

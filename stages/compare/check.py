@@ -43,9 +43,8 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
-            rows = workspace.splits.of(task, None, 0)
-            chosen_in_train = workspace.splits.scored_on(task) == "train"  # a limit counts these rows too
-            sizes[task.name] = len(rows.train) + (len(rows.dev) if chosen_in_train else 0)
+            workspace.splits.of(task, None, 0)  # raises where they cannot be divided
+            sizes[task.name] = workspace.splits.rows_to_draw(task)
     cells = jobs_of(study, plan(study, sizes))
     jobs = in_order(cells.values())
     problems += (*_named_although_apart(study), *_added_although_apart(study, cells, workspace))

@@ -108,7 +108,7 @@ def compare(
 
 def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:
     dev_limit = study.dev_limit or workspace.dev_limit
-    workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
+    workspace = replace(workspace, held_out=study.targets, is_study=True, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
     wanted = jobs_of(study, plan(study, sizes))
     for sentence in (*shared_texts(study, wanted, workspace), study.unequal_trials):

@@ -401,6 +401,13 @@ def test_check_tells_balance_rare_classes_and_repeats(made: Path) -> None:
     assert "near-duplicates: 1 of the dev rows differ from a row of train in one word (of at least 8)" in lines
 
 
+def test_check_tells_that_a_class_is_called_by_the_number_of_another_one(made: Path) -> None:
+    toml = (made / "task.toml").read_text()
+    (made / "task.toml").write_text(re.sub(r"classes = \[[^\]]*\]", 'classes = ["1", "0"]', toml))
+    with pytest.raises(PipelineError, match=r"classes: '1' is a number and could mean class 1 \('0'\)"):
+        check_task(made)
+
+
 def test_check_with_a_backbone_counts_what_max_length_cuts(made: Path, backbone_folder: Path) -> None:
     toml = (made / "task.toml").read_text()
     (made / "task.toml").write_text(toml.replace("max_length = 128", "max_length = 6"))

@@ -39,6 +39,25 @@ def test_a_blank_is_no_text_and_no_label(value: Any) -> None:
     assert is_blank(value) and as_text(value) == "" and as_label(value) is None
 
 
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**53) - 1, 1234567890123456789, 1234567890123456788])
+def test_a_whole_number_of_any_length_is_a_label_of_its_own(number: int) -> None:
+    assert as_label(number) == as_label(np.int64(number)) == as_label(f" {number} ") == str(number)
+    assert as_label(f"+{number}".replace("+-", "-")) == str(number)
+
+
+def test_spellings_of_a_number_are_one_label_and_a_code_is_a_name() -> None:
+    assert {as_label(value) for value in (1, 1.0, "1", "1.0", "+1", " 1 ", np.float32(1))} == {"1"}
+    assert {as_label(value) for value in (0, -0.0, "0", "-0", "0.0")} == {"0"}
+    names = ["007", "1.5", "+-1", "9007199254740993.0", "9007199254740992.0"]
+    assert [as_label(name) for name in names] == names
+
+
+def test_long_numbers_are_the_classes_of_their_names() -> None:
+    names = ["9007199254740992", "9007199254740993", "1234567890123456789"]
+    task = task_of(names, labels={name: number for number, name in enumerate(names)})
+    assert labels_of(task, [*names, *map(int, names)]) == [0, 1, 2, 0, 1, 2]
+
+
 @given(st.lists(st.sampled_from([*BLANKS, *ODD, *NONE, "a text", "other text"]), min_size=1, max_size=6))
 def test_the_texts_of_a_new_task_are_those_that_a_model_reads(cells: list[Any]) -> None:
     """Or both commands refuse the column."""

@@ -201,6 +201,8 @@ def test_a_task_of_files_alone_is_answered_with_the_data_option(name: str) -> No
 
 def test_a_split_that_is_not_published_is_answered_with_the_data_option(publish: Callable[..., list[Any]]) -> None:
     asked = publish({})
-    with pytest.raises(PipelineError, match="nyu-mll/glue: publishes no 'test' split: .*--data DIR"):
+    with pytest.raises(PipelineError, match="nyu-mll/glue: publishes no 'test' split: .*--data DIR$"):
         load_split(find_task("quora"), None, "test")
+    with pytest.raises(PipelineError, match="publishes no 'test' split: .*--data DIR; or do without$"):
+        load_split(find_task("quora"), None, "test", "or do without")
     assert not asked

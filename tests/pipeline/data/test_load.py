@@ -153,9 +153,51 @@ def test_a_label_may_be_the_name_of_its_class(tmp_path: Path) -> None:
     assert load_split(task(), tmp_path, "train")["label"].tolist() == [1, 0, 1, 0]
 
 
-def test_a_number_is_never_read_as_a_name(tmp_path: Path) -> None:
-    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": ["1", "0", "few"]})})
-    assert load_split(task(classes=["1", "0", "few"]), tmp_path, "train")["label"].tolist() == [1, 0, 2]
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (["1", "0"], "classes: '1' is a number and could mean class 1 ('0'): write labels = { \"1\" = 0, \"0\" = 1 }"),
+        (["a", "0", "b"], "classes: '0' is a number and could mean class 0 ('a')"),
+        (["2", "1", "0"], "classes: '2' is a number and could mean class 2 ('0')"),
+        (["a", "1.0", "1"], "classes: '1' is a number and could mean class 1 ('1.0')"),
+        (["10", "20"], "classes: '10' is a number and could mean class 10: write labels"),
+    ],
+    ids=str,
+)
+def test_a_class_that_is_called_by_the_number_of_another_one_needs_labels(
+    classes: list[str], said: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("wxyz"), "label": ["0", "1", "0", "1"]})})
+    with pytest.raises(PipelineError) as caught:
+        load_split(task(classes=classes), tmp_path, "train")
+    assert said in str(caught.value) and "train.csv: 1 problem" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("classes", "mapping", "labels"),
+    [
+        (["0", "1"], {}, [0, 1]),
+        (["no", "1"], {}, [0, 1]),
+        (["1", "0"], {"1": 0, "0": 1}, [1, 0]),
+        (["1", "0"], {"0": 0, "1": 1}, [0, 1]),
+    ],
+    ids=str,
+)
+def test_a_class_may_be_called_by_its_own_number_or_by_any_with_labels(
+    classes: list[str], mapping: dict[str, int], labels: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xy"), "label": ["0", "1"]})})
+    rows = load_split(task(classes=classes, files={"labels": mapping}), tmp_path, "train")
+    assert rows["label"].tolist() == labels
+
+
+@pytest.mark.parametrize(("one", "other"), [("1", "1.0"), ("yes", " yes")])
+def test_labels_that_are_the_same_may_not_mean_two_classes(one: str, other: str, tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xy"), "label": [one, "b"]})})
+    same = task(files={"labels": {one: 0, "b": 1, other: 0}})
+    assert load_split(same, tmp_path, "train")["label"].tolist() == [0, 1]
+    with pytest.raises(PipelineError, match=f"files.labels: '{one}' and '{other}' are the same label: keep one"):
+        load_split(task(files={"labels": {one: 0, "b": 1, other: 1}}), tmp_path, "train")
 
 
 def test_a_code_with_leading_zeros_is_read_as_a_name(tmp_path: Path) -> None:

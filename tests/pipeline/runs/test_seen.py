@@ -244,6 +244,28 @@ def test_of_the_adapters_that_one_may_start_as_only_the_chosen_one_counts(
     assert found.sources_trained_on == ({} if start is None else {"source": 12})
 
 
+@pytest.mark.parametrize("apart", [(), ("third",), ("target",)], ids=str)
+def test_a_warm_start_tells_what_its_source_has_seen_whatever_rows_it_leaves_out_itself(
+    apart: tuple[str, ...],
+    place: Workspace,
+    quick: Quick,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a source that left out this target's rows, or that a study trained, is not spoken of."""
+    assert place.data is not None
+    save_task(place.data / "third", {"train": rows_of("more", 30), "dev": rows_of("train", 4)})
+    recipe, from_source = quick("adapter", epochs=1), {"start_from": "source", "without_rows_of": ["third"]}
+    extract("source", recipe, place, seed=0, without_rows_of=apart)
+    begin_as(monkeypatch, "source")
+    for is_study in (True, False):
+        there = dataclasses.replace(place, is_study=is_study)
+        capsys.readouterr()
+        assert extract("target", recipe, there, seed=0, force=True, **from_source).record.own.train_rows == 36
+        said = "12 of 20 rows of dev and 7 of 20 rows of test of target also occur in the tr" in capsys.readouterr().err
+        assert said == (apart != ("target",) and not is_study)
+
+
 def test_rows_that_a_source_left_out_for_other_targets_are_known(place: Workspace, quick: Quick) -> None:
     """A study holds out the rows of all its targets; a record says of which task."""
     assert place.data is not None

@@ -73,7 +73,7 @@ def test_a_test_split_is_scored_and_all_of_dev_chooses(place: Workspace) -> None
     assert texts(tested.test) == [f"films test {number}" for number in range(30)]
     assert tested.fingerprint["dev"] == plain.fingerprint["dev"]
     assert (tested.dev_in_train, tested.test_in_train) == (1, 1)
-    with pytest.raises(PipelineError, match="split 'test' is missing"):
+    with pytest.raises(PipelineError, match=r"split 'test' is missing: no test\{.*\}; --scoring half scores a half of"):
         read(place, "meals", scoring=ScoredRows(rows="test"))
     assert read(place, "meals", scoring=ScoredRows(rows="test", tasks={"meals": "dev"})).test is None
 
@@ -89,6 +89,28 @@ def test_a_source_without_a_test_split_is_scored_on_dev_unless_test_was_asked_of
     ):
         with pytest.raises(PipelineError, match="split 'test' is missing"):
             read(place, "meals", scoring=asked, held_out=held_out)
+
+
+@pytest.mark.parametrize("labels", ["no column", "blank", "of the task"])
+def test_a_source_whose_test_split_has_no_labels_is_scored_on_dev_and_a_target_is_not(
+    labels: str, place: Workspace
+) -> None:
+    assert place.data is not None
+    test = rows("meals test", 30)
+    test = {"no column": test.drop(columns="label"), "blank": test.assign(label=None), "of the task": test}[labels]
+    test.to_csv(place.data / "meals" / "test.csv", index=False)
+    tested = ScoredRows(rows="test")
+    assert (read(place, "meals", scoring=tested, held_out=("films",)).test is not None) == (labels == "of the task")
+    if labels != "of the task":
+        with pytest.raises(PipelineError, match=r"meals/test.csv: (column 'label' is missing|1 problem\n.*label)"):
+            read(place, "meals", scoring=tested, held_out=("films", "meals"))
+
+
+def test_a_test_split_of_a_source_that_cannot_be_read_is_an_error(place: Workspace) -> None:
+    assert place.data is not None
+    rows("meals test", 30).to_csv(place.data / "meals" / "test.csv", index=False, sep=";")
+    with pytest.raises(PipelineError, match="its columns seem to be separated by ';'"):
+        read(place, "meals", scoring=ScoredRows(rows="test"), held_out=("films",))
 
 
 def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:

@@ -206,6 +206,15 @@ def test_a_dry_run_trains_and_writes_nothing_and_owns_that_it_cannot_tell_the_ti
     assert not workspace.reports.exists()
 
 
+def test_a_point_of_the_curve_stays_whatever_bounds_the_rows_that_choose(
+    workspace: Workspace, no_training: None
+) -> None:
+    """Where a share of train chooses, a limit draws from these rows too: 90 of 96 is a point, 96 is the main table."""
+    curved = study(scoring="train", curve={"rows": [90, 96]})
+    plans = [dry_run(curved.model_copy(update={"dev_limit": limit}), again(workspace)) for limit in (None, 8)]
+    assert [planned.summary()["runs"] for planned in plans] == [2, 2]
+
+
 def test_progress_counts_the_runs_of_the_whole_study(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     two = study(methods=["full", "adapter"], seeds=[0, 1], recipe=QUICK | {"epochs": 1})
     compare(two, workspace)
