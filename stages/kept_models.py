@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.tasks import Task, built_in_tasks, is_name
+from pipeline.data.tasks import Task, built_in_tasks, is_name, task_and_run
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store, by_age
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, few, make_all, shortened
@@ -107,8 +107,8 @@ def parse_targets(text: str, using: str, find: Callable[[str], Task]) -> list[Ta
 def parse_model(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
     """Task, run (empty: the best one) and store of a task, TASK@RUN or the folder of an artifact."""
     root = Path(DEFAULT_STORE if store is None else store)
-    task, _, run = str(target).partition("@")
-    if isinstance(target, str) and is_name(task):
+    if isinstance(target, str) and is_name(target.partition("@")[0]):
+        task, run = task_and_run(target)
         return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root
     folder = Path(target).absolute()
     if not present(folder / MANIFEST) or len(folder.parents) < 3:

@@ -198,6 +198,8 @@ def test_a_model_that_cannot_be_had_is_one_message(
         ("films", {"precision": "fp16", "device": "cpu"}, r"fp16 needs a GPU"),
         ("films", {"precision": "fp8"}, r"precision='fp8': give auto, fp32, bf16, fp16"),
         ("films", {"using": "adaptor"}, r"no run 'adaptor' in .*: give auto, fusion, adapter or a run"),
+        ("films@", {}, "^'films@': name a run after @, or leave @ out$"),
+        ("films@ ", {}, "^'films@ ': name a run after @, or leave @ out$"),
         ("meals", {"using": run}, rf"run {run} was trained for 'films', not 'meals'"),
         (f"films@{run}", {"using": run}, rf"target='films@{run}' names a run, so using='{run}' has no effect"),
     ):
