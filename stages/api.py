@@ -277,7 +277,8 @@ def load(
     if precision not in get_args(Precision):
         raise PipelineError(f"precision={precision!r}: give {', '.join(get_args(Precision))}")
     place = _device(device, precision)
-    name, run, root = parse_model(target, store)
+    folders = () if data is None else (Path(data),)
+    name, run, root = parse_model(target, store, *folders)
     if run and using != "auto":
         raise PipelineError(f"target={str(target)!r} names a run, so using={using!r} has no effect: leave it out")
     named = "" if backbone is None else str(backbone)

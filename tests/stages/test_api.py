@@ -239,6 +239,19 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
     assert opened().classes == ("bad", "good")
 
 
+def test_a_task_may_be_named_by_its_alias_in_the_folder_that_describes_it(
+    workspace: Workspace, adapters, opened, data_folder: Path, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    toml = Path(shutil.copytree(data_folder / "films", tmp_path / "data" / "films")) / "task.toml"
+    toml.write_text(f'aliases = ["movies"]\n{toml.read_text()}')
+    run = adapters["films"].run
+    for target in ("movies", "films", f"movies@{run}"):
+        model = opened(target, data=tmp_path / "data")
+        assert (model.task, model.run) == ("films", run)
+    with pytest.raises(PipelineError, match="no model of 'movies'"):
+        opened("movies")
+
+
 def test_the_model_of_the_last_classes_is_loaded_as_the_command_takes_it(
     workspace: Workspace, quick: Quick, opened, data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # type: ignore[no-untyped-def]
