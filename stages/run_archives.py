@@ -92,7 +92,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
         if not (lean and run in spare and each.name not in _SPARE)
     }
     if document is not None:
-        sources[_STUDY] = partial(_study_as_elsewhere, document)
+        sources[_STUDY] = partial(_study_file, _study_as_elsewhere(result, runs.store.root))
     way_out = ""
     if not lean:
         way_out = "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
@@ -138,10 +138,30 @@ def _as_elsewhere(file: Path) -> bytes:
     return file_json(record).encode()
 
 
-def _study_as_elsewhere(file: Path) -> bytes:
-    result = read_json(file, "run compare first")
-    result["backbone"] = backbone_text(result["backbone"])
-    return file_json(result).encode()
+def _study_as_elsewhere(result: StudyResult, store: Path) -> StudyResult:
+    """A study without the places of this machine: of its backbones, its rows', and in errors also of the store."""
+    study = result.study
+    backbones = {result.backbone, *(row.backbone for row in study.rows.values() if row.backbone is not None)}
+    names = {backbone: backbone_text(backbone) for backbone in backbones}
+    if store.is_absolute():
+        names[str(store)] = DEFAULT_STORE
+
+    def elsewhere(text: str | None) -> str | None:
+        for place in sorted(names, reverse=True):  # a folder after what stands in it
+            text = text and text.replace(place, names[place])
+        return text
+
+    rows = {
+        name: row.model_copy(update={"backbone": row.backbone and names[row.backbone]})
+        for name, row in study.rows.items()
+    }
+    entries = tuple(each.model_copy(update={"error": elsewhere(each.error)}) for each in result.entries)
+    changes = {"study": study.model_copy(update={"rows": rows}), "backbone": names[result.backbone]}
+    return result.model_copy(update={**changes, "entries": entries})
+
+
+def _study_file(result: StudyResult) -> bytes:
+    return file_json(result.model_dump(mode="json")).encode()
 
 
 def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]:

@@ -100,7 +100,29 @@ def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callab
     assert there is not None
     assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}", "backbone": "nano"})
     assert ledger.find(run) == here
-    assert str(tmp_path).encode() not in export().read_bytes()
+    with zipfile.ZipFile(export()) as archive:
+        assert not [name for name in archive.namelist() if str(tmp_path).encode() in archive.read(name)]
+
+
+def test_a_study_names_no_place_of_this_machine(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    """Neither of its backbone, nor of a row's own, nor in the reason why a cell has no run."""
+    run, here = finish(reports, 1), tmp_path / "private"
+    rows = {"near": {"method": "full", "backbone": str(here / "nano")}, "far": {"method": "full", "backbone": "a/bert"}}
+    study = {"name": "few", "methods": ["full", "near", "far"], "targets": ["sst"], "seeds": [1], "rows": rows}
+    errors = (None, f"backbone '{here / 'nano'}': no weights", f"{tmp_path / 'store'}/adapters/sst/x: damaged; {here}")
+    cells = zip(study["methods"], (run, None, None), errors, strict=True)
+    entries = tuple(Entry(method=row, target="sst", seed=1, run=run, error=error) for row, run, error in cells)
+    result = StudyResult(study=parse_study(study, "test"), backbone=str(here), entries=entries)
+    write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))
+    with zipfile.ZipFile(export("few")) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert not [name for name, content in members.items() if str(tmp_path).encode() in content]
+    there = StudyResult.model_validate_json(members["study.json"])
+    assert there.backbone == "private"
+    assert [there.study.row(name).backbone for name in study["methods"]] == [None, "nano", "a/bert"]
+    assert [entry.error for entry in there.entries] == [
+        None, "backbone 'nano': no weights", "adapters_store/adapters/sst/x: damaged; private",
+    ]  # fmt: skip
 
 
 def test_weights_and_checkpoints_stay(reports: Path, export: Callable[..., Path]) -> None:
