@@ -4,11 +4,13 @@ What the ``predict`` command computes, with the model kept in memory between cal
 or sets a state of Accelerate: the program may have its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -31,13 +33,14 @@ from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import Prediction
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, shortened
 from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import KINDS, Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
 from stages.predict import head_outputs, inputs_of
 
+_PATH = str, PathLike
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
 
@@ -113,23 +116,24 @@ class Model:
         assert self._target.recipe.max_length is not None  # a trained model's recipe is resolved
         return self._target.recipe.max_length
 
-    def predict(self, texts: Sequence[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
+    def predict(self, texts: Iterable[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
         """The predictions for B texts or pairs, in their order.
 
         The numbers are those of the ``predict`` command with the same precision. Other texts in the same call may
         change them by rounding, since inputs are padded to the longest of their batch.
 
         Args:
-            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; without any, there are no
-                predictions.
+            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; a tuple, a column of a table
+                or an iterator will do. Without any, there are no predictions.
             batch_size: rows per forward pass, above 0.
             without: one of :attr:`adapters`, which is left out: the softmax of a fusion is renormalised over the
                 others, a gated fusion loses the adapter's term.
 
         Raises:
-            PipelineError: something else than a text or a pair, whichever the task reads, or a blank text; or the
-                adapter is not there or the only one.
+            PipelineError: no list, or in it something else than a text or a pair, whichever the task reads, or a blank
+                text; or the adapter is not there or the only one; or ``batch_size`` is no number above 0.
         """
+        _check_types(("batch_size", batch_size, Integral, "a whole number"))
         if batch_size < 1:
             raise PipelineError(f"batch_size={batch_size}: give at least 1")
         if (rows := self._rows(texts)).empty:
@@ -147,7 +151,7 @@ class Model:
             raise PipelineError(f"without={adapter!r}: {self!r} mixes {mixed}: give one of several")
         return leaving_out(self._model.backbone, self.adapters, adapter)
 
-    def lengths(self, texts: Sequence[Text]) -> list[int]:
+    def lengths(self, texts: Iterable[Text]) -> list[int]:
         """The tokens of each text or pair, of the longer text where they are read apart; nothing is cut.
 
         Raises:
@@ -155,9 +159,9 @@ class Model:
         """
         encoding = self._target.recipe.encoding
         assert encoding is not None
-        return (
-            whole_lengths(self._rows(texts), self._target.workspace.backbone.tokenizer, encoding).max(axis=1).tolist()
-        )
+        if (rows := self._rows(texts)).empty:
+            return []
+        return whole_lengths(rows, self._target.workspace.backbone.tokenizer, encoding).max(axis=1).tolist()
 
     def explain(self, text: Text) -> pd.DataFrame:
         """The share of each adapter at each token and layer of a fusion, for one text or pair.
@@ -230,11 +234,10 @@ class Model:
             batch = collate(inputs, np.array([position]), pad)
             yield {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
 
-    def _rows(self, texts: Sequence[Text]) -> pd.DataFrame:
+    def _rows(self, texts: Iterable[Text]) -> pd.DataFrame:
         """The texts as canonical rows, checked."""
-        if isinstance(texts, str):
-            raise PipelineError("texts is one text, where a list is needed: write predict([text])")
-        parts = [self.check(text, f"texts[{number}]") for number, text in enumerate(texts)]
+        column = 'list(zip(table["text_a"], table["text_b"]))' if self.is_pair else 'table["text"].tolist()'
+        parts = [self.check(text, f"texts[{number}]") for number, text in enumerate(_one_by_one(texts, column))]
         rows = pd.DataFrame(parts, columns=["text_a", "text_b"] if self.is_pair else ["text_a"], dtype=object)
         rows.insert(0, "id", [str(number) for number in range(len(rows))])
         return rows
@@ -249,7 +252,7 @@ def load(
     *,
     store: str | Path | None = None,
     backbone: str | Path | None = None,
-    data: str | Path | None = None,
+    data: str | Path | Sequence[str | Path] | None = None,
     reports: str | Path = "reports",
     using: str = "auto",
     device: str | None = None,
@@ -262,8 +265,8 @@ def load(
             or the folder of an artifact.
         store: the folder of artifacts (``adapters_store``); an artifact's folder says it itself.
         backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
-        data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest or record
-            describes it.
+        data: one or several folders that may hold ``<task>/task.toml``; by default the task is as the model's manifest
+            or record describes it.
         reports: where the ledger is, for a run that is no artifact.
         using: of a task the best ``fusion`` or ``adapter`` on dev, or a run; auto is the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
@@ -272,21 +275,33 @@ def load(
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
             classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
-            or the device or its precision is not to be had; or the target names a run, and ``using`` is given too.
+            or the device or its precision is not to be had; or the target names a run, and ``using`` is given too; or
+            an argument is of another type.
     """
+    named_folders = data if isinstance(data, list | tuple) else () if data is None else (data,)
+    _check_types(
+        ("target", target, _PATH, "a task, TASK@RUN or the folder of an artifact"),
+        ("store", store, (*_PATH, type(None)), "a folder"),
+        ("backbone", backbone, (*_PATH, type(None)), "a folder or Hub id"),
+        *(("data", folder, _PATH, "a folder, or a list of folders") for folder in named_folders),
+        ("reports", reports, _PATH, "a folder"),
+        ("using", using, str, "auto, fusion, adapter or a run"),
+    )
+    folders = [*map(Path, named_folders)]
     if precision not in get_args(Precision):
         raise PipelineError(f"precision={precision!r}: give {', '.join(get_args(Precision))}")
     place = _device(device, precision)
-    name, run, root = parse_model(target, store)
+    name, run, root = parse_model(target, store, *folders)
     if run and using != "auto":
         raise PipelineError(f"target={str(target)!r} names a run, so using={using!r} has no effect: leave it out")
     named = "" if backbone is None else str(backbone)
-    workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
+    first, *more = folders or (None,)
+    workspace = Workspace(named, first, root, Path(reports), more_data=tuple(more))
     trained: Artifact | RunRecord
     if run or using not in KINDS:
         trained = find_run(run or using, name, workspace.store, workspace.ledger)
     else:
-        trained = best_model(name, using, workspace, None if data is None else workspace.task(name))
+        trained = best_model(name, using, workspace, workspace.task(name) if folders else None)
     workspace = on_own_backbone(workspace, trained)
     return _open(trained, _task(trained, name, workspace), workspace, place)
 
@@ -318,6 +333,29 @@ def _task_of(artifact: Artifact) -> Task:
     """The task of an artifact as its manifest describes it."""
     manifest = artifact.manifest
     return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
+
+
+def _check_types(*arguments: tuple[str, object, type | tuple[type, ...], str]) -> None:
+    """Raise a :class:`PipelineError` for the first argument of none of its types; the text says what to give."""
+    for name, value, types, remedy in arguments:
+        if not isinstance(value, types):
+            raise PipelineError(f"{name}={shortened(value)}: give {remedy}")
+
+
+def _one_by_one(texts: Any, column: str) -> Iterator[Any]:
+    """The texts in their order; a :class:`PipelineError` for a single text, a table, and what has no order.
+
+    Args:
+        column: how such texts are taken from a table.
+    """
+    if isinstance(texts, str):
+        raise PipelineError("texts is one text, where a list is needed: write predict([text])")
+    if isinstance(texts, pd.DataFrame):
+        raise PipelineError(f"texts is a table, where a list is needed: give {column}")
+    if not isinstance(texts, Mapping | set | frozenset | bytes):
+        with suppress(TypeError):  # a number, None, an array without a dimension
+            return iter(texts)
+    raise PipelineError(f"texts is {shortened(texts)}, where a list is needed: give one, such as [text]")
 
 
 def _device(name: str | None, precision: Precision) -> OneDevice:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.tasks import Task, built_in_tasks, is_name
+from pipeline.data.tasks import Task, UnknownTaskError, find_task, is_name, task_and_run
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store, by_age
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, few, make_all, shortened
@@ -104,12 +104,18 @@ def parse_targets(text: str, using: str, find: Callable[[str], Task]) -> list[Ta
     return tasks
 
 
-def parse_model(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
-    """Task, run (empty: the best one) and store of a task, TASK@RUN or the folder of an artifact."""
+def parse_model(target: str | Path, store: str | Path | None, *data: Path) -> tuple[str, str, Path]:
+    """Task, run (empty: the best one) and store of a task, TASK@RUN or the folder of an artifact.
+
+    Args:
+        data: folders of tasks, whose aliases may stand for the task.
+    """
     root = Path(DEFAULT_STORE if store is None else store)
-    task, _, run = str(target).partition("@")
-    if isinstance(target, str) and is_name(task):
-        return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root
+    if isinstance(target, str) and is_name(target.partition("@")[0]):
+        task, run = task_and_run(target)
+        with suppress(UnknownTaskError):  # a model needs no file of its task
+            task = find_task(task, *data).name
+        return task, run, root
     folder = Path(target).absolute()
     if not present(folder / MANIFEST) or len(folder.parents) < 3:
         raise PipelineError(

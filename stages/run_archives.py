@@ -7,6 +7,7 @@ lean, without the predictions of trials that no cell kept or is built on.
 
 from collections import defaultdict
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,8 @@ class ImportedRuns:
     already_here: tuple[KeptRun, ...]
     study: str | None
     """The study of the archive, if it was not here before."""
+    other_study: str | None
+    """The study of the archive, if it was here before with other contents; these stay."""
 
 
 def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool = False) -> ExportedRuns:
@@ -92,7 +95,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
         if not (lean and run in spare and each.name not in _SPARE)
     }
     if document is not None:
-        sources[_STUDY] = partial(_study_as_elsewhere, document)
+        sources[_STUDY] = partial(_study_file, _study_as_elsewhere(result, runs.store.root))
     way_out = ""
     if not lean:
         way_out = "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
@@ -119,8 +122,10 @@ def import_runs(reports: Path, file: Path) -> ImportedRuns:
             else:
                 here = ledger.find(run) or record
                 already_here.append(KeptRun(run, here.value, record.value))
-        new = study is not None and _add_study(study, archive, reports)
-    return ImportedRuns(tuple(added), tuple(already_here), study if new else None)
+        name = None if study is None else study.study.name
+        is_new = name is not None and _add_study(name, archive, reports)
+    is_other = not is_new and study is not None and not _stands_in(reports, study)
+    return ImportedRuns(tuple(added), tuple(already_here), name if is_new else None, name if is_other else None)
 
 
 def _needed(run: str, spare: Set[str]) -> tuple[str, ...]:
@@ -138,10 +143,30 @@ def _as_elsewhere(file: Path) -> bytes:
     return file_json(record).encode()
 
 
-def _study_as_elsewhere(file: Path) -> bytes:
-    result = read_json(file, "run compare first")
-    result["backbone"] = backbone_text(result["backbone"])
-    return file_json(result).encode()
+def _study_as_elsewhere(result: StudyResult, store: Path) -> StudyResult:
+    """A study without the places of this machine: of its backbones, its rows', and in errors also of the store."""
+    study = result.study
+    backbones = {result.backbone, *(row.backbone for row in study.rows.values() if row.backbone is not None)}
+    names = {backbone: backbone_text(backbone) for backbone in backbones}
+    if store.is_absolute():
+        names[str(store)] = DEFAULT_STORE
+
+    def elsewhere(text: str | None) -> str | None:
+        for place in sorted(names, reverse=True):  # a folder after what stands in it
+            text = text and text.replace(place, names[place])
+        return text
+
+    rows = {
+        name: row.model_copy(update={"backbone": row.backbone and names[row.backbone]})
+        for name, row in study.rows.items()
+    }
+    entries = tuple(each.model_copy(update={"error": elsewhere(each.error)}) for each in result.entries)
+    changes = {"study": study.model_copy(update={"rows": rows}), "backbone": names[result.backbone]}
+    return result.model_copy(update={**changes, "entries": entries})
+
+
+def _study_file(result: StudyResult) -> bytes:
+    return file_json(result.model_dump(mode="json")).encode()
 
 
 def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]:
@@ -158,15 +183,15 @@ def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]
     return finished, missing
 
 
-def _contents(archive: Archive) -> tuple[str | None, dict[str, tuple[RunRecord, list[str]]]]:
+def _contents(archive: Archive) -> tuple[StudyResult | None, dict[str, tuple[RunRecord, list[str]]]]:
     """The study of an archive, and its runs with the names of their files."""
     files: dict[str, list[str]] = defaultdict(list)
     study, spare = None, set[str]()
     for member in archive.sizes:
         run, _, name = member.rpartition("/")
         if member == _STUDY:
-            result = _parsed(StudyResult, member, archive)
-            study, spare = result.study.name, result.spare_trials
+            study = _parsed(StudyResult, member, archive)
+            spare = study.spare_trials
         elif RUN_NAME.fullmatch(run) and RECORD_FILE.fullmatch(name):
             files[run].append(name)
         else:
@@ -201,3 +226,12 @@ def _add_study(study: str, archive: Archive, reports: Path) -> bool:
     text = archive.content(_STUDY, _LARGEST_JSON, "a study").decode()
     write_text(folder / _STUDY, text)
     return True
+
+
+def _stands_in(reports: Path, study: StudyResult) -> bool:
+    """Whether the file that the study has here holds the same, but for the places of this machine."""
+    with suppress(PipelineError):  # a file that cannot be read holds something else
+        here = read_model(StudyResult, reports / study.study.name / _STUDY, "run compare first")
+        one, other = (_study_as_elsewhere(each, Path(DEFAULT_STORE)) for each in (here, study))
+        return one == other
+    return False

@@ -453,6 +453,8 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["fuse", "--target", "films"], ["adapters of another task, but none", "extract --task TASK"]),
         (["fuse", "--target", "films", "--fusion", "anchored"], ["films: no adapter", "extract --task films"]),
         (["fuse", "--target", "films", "--sources", "meals@a,pairs@b"], ["2 problems", "no adapter a in"]),
+        (["extract", "--task", "films", "--start-from", "meals@"], ["'meals@': name a run after @, or leave @ out"]),
+        (["fuse", "--target", "films", "--sources", "pairs,meals@"], ["'meals@': name a run after @, or leave @ out"]),
         (["fuse", "--target", "films", "--sources", "films"], ["that is the target itself: name other tasks"]),
         (["fuse", "--target", "films", "--sources", "meals,nope"], ["unknown task 'nope'"]),
         (["extract", "--task", "films", "--dev-limit", "0"], ["--dev-limit 0: give at least 1 row of dev"]),

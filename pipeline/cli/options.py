@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from pipeline.data.limits import check_batch_size, check_limit
-from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, UnknownTaskError, check_folder, find_task
+from pipeline.data.tasks import (
+    BEST,
+    Encoding,
+    HeadKind,
+    Pooling,
+    Task,
+    UnknownTaskError,
+    check_folder,
+    find_task,
+    task_and_run,
+)
 from pipeline.records.store import DEFAULT_STORE, Store
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
 from pipeline.system.backbone_name import is_folder
@@ -237,7 +247,7 @@ def names_in(text: str | None) -> list[str] | None:
 
 def tasks_in(text: str | None) -> list[str]:
     """The tasks of ``a,b@RUN,c``; none of ``best`` and ``best:8``, which name none."""
-    names = [name.partition("@")[0] for name in names_in(text) or ()]
+    names = [task_and_run(name)[0] for name in names_in(text) or ()]
     return [name for name in names if name.partition(":")[0] != BEST]
 
 

@@ -145,7 +145,7 @@ def runs_import(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Check an exported zip file and add the runs that are not here. Runs that are here stay as they are.
+    """Check an exported zip file and add the runs that are not here. Runs and studies that are here stay as they are.
 
     Then compare trains only the missing runs of its study, and report makes the study's tables without data.
     """
@@ -159,6 +159,11 @@ def runs_import(
         if each.here != each.there
     ]
     lines += [f"study {imported.study} added"] if imported.study else []
+    if (study := imported.other_study) is not None:
+        lines.append(
+            f"study {study} is here already, with other contents, and stays: move {reports / study / 'study.json'} away"
+            " and import again, or run compare"
+        )
     print_result(lines, asdict(imported), json)
 
 

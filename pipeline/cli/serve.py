@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from cyclopts import Parameter
 from pipeline.cli.extras import need_extra
 from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, FreeText, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
-from pipeline.data.tasks import check_folder, find_task, is_name
+from pipeline.data.tasks import check_folder, find_task
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
 from pipeline.serving.limits import Limits
@@ -57,8 +56,7 @@ def explain(
     inputs = text if text_b is None else (text, text_b)
     if backbone is not None:
         is_folder(backbone)
-    target = _by_name(target, data)
-    task, run, root = parse_model(target, store)
+    task, run, root = parse_model(target, store, *data)
     if run and using != "auto":
         raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
     own = _own_folder(task, data)
@@ -92,14 +90,6 @@ def _check_texts(text: str, text_b: str | None, task: str, is_pair: bool) -> Non
     if not is_pair and text_b is not None:
         raise PipelineError(f"task '{task}' reads a single text: leave out --text-b")
     check_input(text if text_b is None else (text, text_b), "--text", task, is_pair)
-
-
-def _by_name(target: str, data: tuple[Path, ...]) -> str:
-    """``target`` with the name of its task, if it has an alias of one; a model needs no file of its task."""
-    task, at, run = target.partition("@")
-    with suppress(PipelineError):
-        return f"{find_task(task, *data).name}{at}{run}" if is_name(task) else target
-    return target
 
 
 def _own_folder(task: str, data: tuple[Path, ...]) -> Path | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.data.tasks import BEST, Task
+from pipeline.data.tasks import BEST, Task, task_and_run
 from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest, by_age
 from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
@@ -42,10 +42,10 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--sources") ->
     """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
 
     Raises:
-        PipelineError: an unknown task, or one named twice.
+        PipelineError: an unknown task, one named twice, or an ``@`` without a run.
     """
-    parts = [part.strip().partition("@") for part in text.split(",") if part.strip()]
-    names = [SourceName(workspace.task(task).name, run or None) for task, _, run in parts]
+    parts = [task_and_run(part.strip()) for part in text.split(",") if part.strip()]
+    names = [SourceName(workspace.task(task).name, run or None) for task, run in parts]
     if not names:
         raise PipelineError(f"{option} names no task: write for example {option} sst,quora,sts")
     tasks = [name.task for name in names]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 
 from pipeline import Model, PipelineError, Predicted, load
 from pipeline.methods.attention import site_attention
@@ -135,6 +137,7 @@ def test_one_task_of_a_joint_run_is_loaded(workspace: Workspace, quick: Quick, o
     assert opened(f"meals@{joint.run}", reports=workspace.reports).predict(texts) == expected
 
 
+TABLE = pd.DataFrame({"text": ["the film is good"]})
 UNFIT: list[tuple[str, Any, str]] = [
     ("films", ["the film is good", ("a", "b")], r"texts\[1\] is \('a', 'b'\): task 'films' reads a single text"),
     ("films", [["the film is good"]], r"texts\[0\] is \['the film is good'\]: task 'films' reads a single text"),
@@ -150,6 +153,16 @@ UNFIT: list[tuple[str, Any, str]] = [
     ("pairs", [("a", "b", "c")], r"texts\[0\] is .*task 'pairs' reads a pair of texts"),
     ("pairs", [("a", 2)], r"texts\[0\] is \('a', 2\): 2 is not text"),
     ("pairs", [("a", "b"), ("a", "")], r"texts\[1\] is .*a blank text has no prediction"),
+    ("films", TABLE, r'texts is a table, where a list is needed: give table\["text"\].tolist\(\)'),
+    ("pairs", TABLE, r'is a table, .*: give list\(zip\(table\["text_a"\], table\["text_b"\]\)\)'),
+    *(
+        (
+            "films",
+            unordered,
+            rf"texts is {re.escape(repr(unordered))}, where a list is needed: give one, such as \[text\]",
+        )
+        for unordered in ({"text": ["a"]}, {"a"}, frozenset("a"), b"a", None, 3, np.array("a"))
+    ),
 ]
 
 
@@ -159,9 +172,22 @@ def test_texts_that_do_not_fit_the_task_are_named(workspace: Workspace, adapters
         with pytest.raises(PipelineError, match=message) as caught:
             models[task].predict(texts)
         assert "\n" not in str(caught.value)
-    with pytest.raises(PipelineError, match="batch_size=0: give at least 1"):
-        models["films"].predict(["the film is good"], batch_size=0)
-    assert models["films"].predict([]) == models["pairs"].predict([]) == []
+        with pytest.raises(PipelineError, match=message):
+            models[task].lengths(texts)
+    for batch_size, message in ((0, "0: give at least 1"), (2.5, "2.5: give a whole"), ("8", "'8': give a whole")):
+        with pytest.raises(PipelineError, match=f"^batch_size={message}"):
+            models["films"].predict(["the film is good"], batch_size=batch_size)
+    for model in models.values():
+        assert model.predict([]) == model.lengths([]) == []
+
+
+def test_texts_may_be_any_column_or_iterator(workspace: Workspace, adapters, opened) -> None:  # type: ignore[no-untyped-def]
+    model, texts = opened(), ["the film is good", "the film is bad"]
+    expected = model.predict(texts)
+    table = pd.DataFrame({"text": texts})
+    columns = (tuple(texts), iter(texts), table["text"], table["text"].to_numpy(), Dataset.from_pandas(table)["text"])
+    for column in (*columns, dict(enumerate(texts)).values(), np.array(texts), (text for text in texts)):
+        assert model.predict(column, batch_size=np.int64(64)) == expected
 
 
 def test_a_model_that_cannot_be_had_is_one_message(
@@ -198,6 +224,22 @@ def test_a_model_that_cannot_be_had_is_one_message(
         ("films", {"precision": "fp16", "device": "cpu"}, r"fp16 needs a GPU"),
         ("films", {"precision": "fp8"}, r"precision='fp8': give auto, fp32, bf16, fp16"),
         ("films", {"using": "adaptor"}, r"no run 'adaptor' in .*: give auto, fusion, adapter or a run"),
+        *(
+            (target, {name: wrong}, rf"^{name}={re.escape(repr(wrong))}: give {remedy}")
+            for target in ("films", f"films@{run}")
+            for name, wrong, remedy in (
+                ("store", 3, "a folder$"),
+                ("backbone", 3, "a folder or Hub id$"),
+                ("data", 3, "a folder, or a list of folders$"),
+                ("data", {"a"}, "a folder, or a list of folders$"),
+                ("reports", None, "a folder$"),
+                ("using", None, "auto, fusion, adapter or a run$"),
+            )
+        ),
+        (3, {}, "^target=3: give a task, TASK@RUN or the folder of an artifact$"),
+        ("films", {"data": [tmp_path, 3]}, "^data=3: give a folder, or a list of folders$"),
+        ("films@", {}, "^'films@': name a run after @, or leave @ out$"),
+        ("films@ ", {}, "^'films@ ': name a run after @, or leave @ out$"),
         ("meals", {"using": run}, rf"run {run} was trained for 'films', not 'meals'"),
         (f"films@{run}", {"using": run}, rf"target='films@{run}' names a run, so using='{run}' has no effect"),
     ):
@@ -235,6 +277,25 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
     with pytest.raises(PipelineError, match="had other classes"):
         opened(data=data)
     assert opened().classes == ("bad", "good")
+
+
+def test_a_task_may_be_named_by_its_alias_in_the_folders_that_describe_it(
+    workspace: Workspace, adapters, opened, data_folder: Path, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "empty").mkdir()
+    toml = Path(shutil.copytree(data_folder / "films", tmp_path / "data" / "films")) / "task.toml"
+    toml.write_text(f'aliases = ["movies"]\n{toml.read_text()}')
+    run = adapters["films"].run
+    for data in (tmp_path / "data", str(tmp_path / "data"), [tmp_path / "data"], (tmp_path / "empty", toml.parents[1])):
+        for target in ("movies", "films", f"movies@{run}"):
+            model = opened(target, data=data)
+            assert (model.task, model.run) == ("films", run)
+    assert opened(data=[]).run == run
+    for data in (None, []):
+        with pytest.raises(PipelineError, match="no model of 'movies'"):
+            opened("movies", data=data)
+    with pytest.raises(PipelineError, match="unknown task 'films'"):
+        opened(data=[tmp_path / "empty"])
 
 
 def test_the_model_of_the_last_classes_is_loaded_as_the_command_takes_it(

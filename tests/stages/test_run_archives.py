@@ -100,7 +100,29 @@ def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callab
     assert there is not None
     assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}", "backbone": "nano"})
     assert ledger.find(run) == here
-    assert str(tmp_path).encode() not in export().read_bytes()
+    with zipfile.ZipFile(export()) as archive:
+        assert not [name for name in archive.namelist() if str(tmp_path).encode() in archive.read(name)]
+
+
+def test_a_study_names_no_place_of_this_machine(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    """Neither of its backbone, nor of a row's own, nor in the reason why a cell has no run."""
+    run, here = finish(reports, 1), tmp_path / "private"
+    rows = {"near": {"method": "full", "backbone": str(here / "nano")}, "far": {"method": "full", "backbone": "a/bert"}}
+    study = {"name": "few", "methods": ["full", "near", "far"], "targets": ["sst"], "seeds": [1], "rows": rows}
+    errors = (None, f"backbone '{here / 'nano'}': no weights", f"{tmp_path / 'store'}/adapters/sst/x: damaged; {here}")
+    cells = zip(study["methods"], (run, None, None), errors, strict=True)
+    entries = tuple(Entry(method=row, target="sst", seed=1, run=run, error=error) for row, run, error in cells)
+    result = StudyResult(study=parse_study(study, "test"), backbone=str(here), entries=entries)
+    write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))
+    with zipfile.ZipFile(export("few")) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert not [name for name, content in members.items() if str(tmp_path).encode() in content]
+    there = StudyResult.model_validate_json(members["study.json"])
+    assert there.backbone == "private"
+    assert [there.study.row(name).backbone for name in study["methods"]] == [None, "nano", "a/bert"]
+    assert [entry.error for entry in there.entries] == [
+        None, "backbone 'nano': no weights", "adapters_store/adapters/sst/x: damaged; private",
+    ]  # fmt: skip
 
 
 def test_weights_and_checkpoints_stay(reports: Path, export: Callable[..., Path]) -> None:
@@ -226,9 +248,40 @@ def test_what_is_here_stays_and_a_begun_run_is_finished(
     checkpoint = make_folder(Ledger(other).checkpoint_file(begun).parent)
     imported = import_runs(other, file)
     assert (imported.added, imported.already_here) == ((begun,), (KeptRun(run, 0.75, 0.5),))
-    assert imported.study is None
+    assert (imported.study, imported.other_study) == (None, "few")
     assert before.items() <= contents(other).items()
     assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("here", ["more seeds", "the same", "the same on another machine", "damaged", "none"])
+def test_a_study_that_is_here_with_other_contents_is_told(
+    here: str, reports: Path, export: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else report would show the runs of the study that is here, without a word on those that were added."""
+    first, second = (finish(reports, seed) for seed in (1, 2))
+    write_study(reports, first, second)
+    file, other = export("few"), tmp_path / "other"
+    study = other / "few" / "study.json"
+    if here != "none":
+        write_study(other, *((first,) if here == "more seeds" else (first, second)))
+    if here == "the same on another machine":
+        there = json.loads(study.read_text())
+        write_json(study, {**there, "backbone": str(tmp_path / "nano")})
+    if here == "damaged":
+        study.write_text("{")
+    before = (reports / "few/study.json" if here == "none" else study).read_bytes()
+    told = {"none": ["study few added"], "the same": [], "the same on another machine": []}
+    way_out = f"move {study} away and import again, or run compare"
+    line = f"study few is here already, with other contents, and stays: {way_out}"
+    assert main(["runs", "import", str(file), f"--reports={other}", "--json"]) == 0
+    _, *lines, document = capsys.readouterr().out.splitlines()
+    assert lines == told.get(here, [line])
+    assert json.loads(document)["other_study"] == (None if here in told else "few")
+    assert study.read_bytes() == before
+    # As the line says.
+    study.unlink()
+    assert import_runs(other, file).study == "few"
+    assert study.read_bytes() == (reports / "few/study.json").read_bytes()
 
 
 def test_a_run_in_training_is_not_touched(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:

@@ -356,6 +356,7 @@ def test_what_cannot_be_served_is_one_message(
             (["--port", "99999"], "--port 99999: give 0 to 65535"),
             (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
             (["--model", "nope"], "no model of 'nope'"),
+            (["--model", "films@"], "'films@': name a run after @, or leave @ out"),
             (
                 ["--model", "films@0123456789ab"],
                 "has no such run, and only its adapters and fusions are served: see store list",

@@ -46,6 +46,14 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", text) is not None
 
 
+def task_and_run(text: str) -> tuple[str, str]:
+    """The parts of ``TASK@RUN``, or of ``TASK``, which names no run; raises for an ``@`` without a run."""
+    task, at, run = text.partition("@")
+    if at and not run.strip():
+        raise PipelineError(f"{shortened(text)}: name a run after @, or leave @ out")
+    return task, run
+
+
 class Source(BaseModel):
     """Where the splits come from and how raw labels become the task's labels."""
 

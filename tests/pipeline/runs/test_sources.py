@@ -159,12 +159,18 @@ def test_an_adapter_that_was_replaced_since_it_was_listed_is_refused(
 
 
 def test_names_are_resolved_and_blanks_left_out(workspace: Workspace) -> None:
-    text = f" quora@{named('a')},, films ,sst@ "
+    text = f" quora@{named('a')},, films ,sst "
     assert parse_sources(text, workspace) == [
         SourceName(workspace.task("quora").name, named("a")),
         SourceName("films"),
         SourceName(workspace.task("sst").name),
     ]
+
+
+@pytest.mark.parametrize("text", ["sst@", "films, sst@ ,quora"])
+def test_a_run_that_is_lost_after_its_at_sign_is_not_any_run(text: str, workspace: Workspace) -> None:
+    with pytest.raises(PipelineError, match="^'sst@': name a run after @, or leave @ out$"):
+        parse_sources(text, workspace)
 
 
 def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:
