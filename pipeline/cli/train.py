@@ -160,11 +160,12 @@ def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> 
     if recipe.encoding or recipe.head or process_count() > 1:
         return
     scores = untrained_cosine(record, workspace)
-    if scores is not None and scores[0] > scores[1]:
+    if scores is not None and scores.is_better:
         threshold = ' and cosine_threshold = "tuned" in a --recipe file' if workspace.task(record.task).classes else ""
         notice(
-            f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores[0]:.4f} on dev, more"
-            f" than this model's {scores[1]:.4f}: train with --encoding siamese --head cosine{threshold}"
+            f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores.cosine:.4f} on"
+            f" {scores.rows:,} rows of dev, more than this model's {scores.run:.4f}: train with --encoding siamese"
+            f" --head cosine{threshold}"
         )
 
 

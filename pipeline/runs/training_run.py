@@ -26,6 +26,7 @@ from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
+from pipeline.runs.untrained import ROWS, reversed_note
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.metrics import Prediction
@@ -149,6 +150,7 @@ class TrainingRun:
         half = None if is_sharded() else HALF.get(accelerator.mixed_precision)
         with rounded(model, self.backbone.tensor_names, half):
             tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
+            self._tell_reversed(model, accelerator)
             starts = {}
             for name, test in tests.items() if self.recipe.score_start else ():
                 own = model.of(name).to(accelerator.device)
@@ -199,6 +201,16 @@ class TrainingRun:
                 rows = sum(map(len, splits))
                 note = f"note: {cut:,} of {rows:,} rows of {name} are longer than {read} tokens and are cut ({remedy})"
                 self.workspace.tell_once(note, about=("cut", name, read))
+
+    def _tell_reversed(self, model: MultitaskModel, accelerator: Accelerator) -> None:
+        """Say where a cosine head would be trained to call texts similar that are the less similar ones now."""
+        for name, part in self.parts.items():
+            if part.recipe.head != "cosine" or part.task.kind != "classes":
+                continue
+            rows = at_most(self.data[name].dev, ROWS)
+            scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)
+            if scoring.reads_classes_reversed(model.of(name).to(accelerator.device)):
+                self.workspace.tell_once(f"note: {reversed_note(part.task)}", about=("reversed", name))
 
     def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
         """The adapters of a fusion that stay as they are."""
