@@ -22,6 +22,8 @@ from pipeline.system.errors import PipelineError, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
+_MOST_CONTRADICTING = 0.25
+"""Of all rows: where more contradict each other, a text column that was guessed is taken for a wrong one."""
 _FAR_MORE = 2.0
 """A column that is not used is named where its texts have so many times the words of those that are."""
 
@@ -68,8 +70,8 @@ def propose(
     labels contradict each other: other classes, or scores further apart than a fifth of the range.
 
     Raises:
-        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, or the labels
-            are neither classes nor scores.
+        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, the labels
+            are neither classes nor scores, or too many rows contradict each other by a text that was not given.
     """
     table = table.reset_index(drop=True)
     columns = find_columns(table, where, text, label)
@@ -85,6 +87,12 @@ def propose(
         check_classes(rows["label"], where_label)
         hints = tuple(did_you_mean(rows))
     contradicting = _contradicting(rows["label"], _keys(rows, _spelling), kind)
+    if not text and contradicting.mean() > _MOST_CONTRADICTING:
+        raise PipelineError(
+            f"{where}: {contradicting.sum():,} of {len(rows):,} rows have the text of another row"
+            f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns,"
+            " --text A,B; else name the text column with --text"
+        )
     dropped["with the text of another row and another label"] = _numbers(rows, contradicting)
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
