@@ -55,13 +55,14 @@ def new_task(
     """
     shares = _shares(split)
     folder = data / _checked_name(name, file)
-    clear_leftovers(folder.parent, folder.name)
-    if present(folder):
-        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
     proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind)
     positions = split_rows(proposal.rows, shares, seed, str(file))
+    # Last, so that nobody moves a folder away for a command that has another mistake.
+    clear_leftovers(folder.parent, folder.name)
+    if present(folder):
+        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
     shared = _shared(parts)

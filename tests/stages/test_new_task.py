@@ -307,15 +307,20 @@ def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, t
     assert ("not 80/10/10: each class is in every split" in found) == bool(said) and said in found
 
 
+ENOUGH = "\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))])
+FEW_ROWS = "text,label\na b,x\nc d,y\ne f,x\ng h,y\n"
 REFUSED: dict[str, tuple[str, list[str], str]] = {
-    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and stays as it is: move it away"),
+    "a folder that exists": (ENOUGH, ["--name", "old"], "exists already and stays as it is: move it away"),
+    "a folder that exists, and no rows": ("text,label\n", ["--name", "old"], "mine.csv: no rows"),
+    "a folder that exists, and no such column": (ENOUGH, ["--name", "old", "--label", "queue"], "no column 'queue'"),
+    "a folder that exists, and too few rows": (FEW_ROWS, ["--name", "old"], "too few for 3 splits"),
     "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
     "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
     "a word that chooses among tasks": ("text,label\n", ["--name", "best"], "'best' chooses among tasks"),
     "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
     "no rows": ("text,label\n", [], "mine.csv: no rows"),
     "an empty file": ("", [], "no rows: the file is empty"),
-    "too few rows": ("text,label\na b,x\nc d,y\ne f,x\ng h,y\n", [], "too few for 3 splits"),
+    "too few rows": (FEW_ROWS, [], "too few for 3 splits"),
     "texts alone": ("text,id\na b,1\nc d,2\n", [], "no column beside 'text' can be the label: add one"),
     "labels alone": ("text,id\na b,1\nc d,2\n", ["--label", "text"], "no column is left for the texts"),
     "one label": ("text,label\na b,x\nc d,x\n", [], "fewer than two different labels"),
