@@ -275,6 +275,17 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
     assert [int(task.classes[label]) for label in train["label"]] == [int(one) % 5 + 1 for one in train["id"]]
 
 
+def test_classes_that_are_numbers_are_listed_in_their_order_and_not_taken_for_counts(tmp_path: Path) -> None:
+    file, stars = tmp_path / "stars.csv", ["5"] * 25 + ["4"] * 20 + ["10"] * 7
+    file.write_text("\n".join(["review,stars", *(f"review number {row},{one}" for row, one in enumerate(stars))]))
+    lines = new_task(file, tmp_path).splitlines()
+    assert "3 classes: '4': 20, '5': 25, '10': 7; metric: accuracy" in lines
+    assert "classes with too few rows to be learned or scored (train/dev/test): '10': 5/1/1" in lines
+    lines = check_task(tmp_path / "stars").splitlines()
+    assert lines[1] == "train: 41 rows: '4': 16 (39%), '5': 20 (49%), '10': 5 (12%)"
+    assert "classes with fewer than 10 training rows: '10': 5" in lines
+
+
 def test_codes_with_leading_zeros_are_classes_and_stand_in_the_splits_as_in_the_file(tmp_path: Path) -> None:
     file, codes = tmp_path / "codes.csv", ["007", "07", "7", "012"]
     file.write_text("\n".join(["text,label", *(f"text number {row},{codes[row % 4]}" for row in range(48))]))
