@@ -374,6 +374,19 @@ def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Com
         assert sheet.read_bytes() == text.read_bytes()
 
 
+def test_a_spreadsheet_with_a_title_above_its_header_is_told_so(tmp_path: Path, run: Command) -> None:
+    file = tmp_path / "title.xlsx"
+    rows = [
+        ["Tickets of May", None, None],
+        ["date", "message", "queue"],
+        *(["1", f"text {row}", "ab"[row % 2]] for row in range(9)),
+    ]
+    pd.DataFrame(rows).to_excel(file, index=False, header=False)
+    status, _, error = run("tasks", "new", file, "--data", tmp_path / "data", "--label", "queue")
+    assert status == 2
+    assert error.startswith(f"error: {file}: the first row names only 1 of 3 columns: delete the rows above the header")
+
+
 @pytest.mark.parametrize("name", ["sheet.xlsx", "table.txt", "nowhere.csv", "123.csv", "folder.csv"])
 def test_a_file_that_is_no_table_is_one_message(name: str, run: Command, tmp_path: Path) -> None:
     said = {
