@@ -4,6 +4,7 @@ import csv
 import random
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -543,6 +544,15 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")
     assert run("tasks", "check", "mine", "--backbone", "no/such-encoder")[0] == 2
     assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
+
+
+def test_list_marks_a_task_whose_folder_has_another_name(made: Path, run: Command) -> None:
+    """As a copy of its folder has, under whose name no command finds it."""
+    shutil.copytree(made, made.parent / "mine_old")
+    _, out, _ = run("tasks", "list", "--data", made.parent)
+    own, copy, *_ = out.splitlines()
+    assert own.endswith(f" {made / 'task.toml'}")
+    assert copy.endswith(f" {made.parent / 'mine_old' / 'task.toml'} (its folder is mine_old: give both one name)")
 
 
 def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:
