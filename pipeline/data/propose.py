@@ -141,6 +141,11 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
     """
     raw = table[columns.label].tolist()
     if nested := list(filter(is_nested, raw)):
+        if isinstance(nested[0], dict):
+            raise PipelineError(
+                f"{where}: column '{columns.label}' holds objects, such as {shortened(nested[0])}: put the label into a"
+                " column of its own, or name another column with --label"
+            )
         raise PipelineError(
             f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows with several labels"
             " are not supported; make a table for each label, with yes or no"
