@@ -55,8 +55,8 @@ def tasks_list(*, data: DataFolders = ()) -> None:
         check_folder(folder)
     for file in [file for folder in data for file in own_files(folder)]:
         try:
-            task, folder = Task.read(file), file.parent.name
-            mark = "" if task.name == folder else f" (its folder is {folder}: give both one name)"
+            task, own = Task.read(file), file.parent.name
+            mark = "" if task.name == own else f" (its folder is {own}: give both one name)"
             _print_task(task, f"{file}{mark}")
         except PipelineError as error:
             print_lines(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
