@@ -8,7 +8,7 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
-from pipeline.data.labels import FEW
+from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import other_delimiter, read_table
@@ -99,7 +99,9 @@ def _balance(task: Task, split: str, labels: pd.Series) -> str:
         quarters = labels.quantile([0.25, 0.5, 0.75])
         return f"{split}: {len(labels):,} rows; quarters of the scores at {', '.join(f'{q:g}' for q in quarters)}"
     counts = Counter(labels.tolist()).most_common()
-    shown = [f"{task.classes[number]} {count:,} ({count / len(labels):.0%})" for number, count in counts]
+    if are_numbers(task.classes):
+        counts.sort()
+    shown = [counted(task.classes[number], f"{count:,} ({count / len(labels):.0%})") for number, count in counts]
     if len(shown) > _SHOWN:
         shown[_SHOWN - 2 : -1] = [f"{len(shown) - _SHOWN + 1} more"]
     return f"{split}: {len(labels):,} rows: {', '.join(shown)}"
@@ -109,7 +111,7 @@ def _rare(task: Task, labels: pd.Series) -> list[str]:
     if task.range is not None:
         return []
     counts = Counter(labels.tolist())
-    rare = [f"{name} {counts[number]}" for number, name in enumerate(task.classes) if counts[number] < FEW]
+    rare = [counted(name, str(counts[number])) for number, name in enumerate(task.classes) if counts[number] < FEW]
     if not rare:
         return []
     more = f", and {len(rare) - _SHOWN} more" if len(rare) > _SHOWN else ""

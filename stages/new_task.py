@@ -12,7 +12,7 @@ import pandas as pd
 
 from pipeline.data.columns import columns_named
 from pipeline.data.foreign import read_foreign
-from pipeline.data.labels import FEW
+from pipeline.data.labels import FEW, counted
 from pipeline.data.load import has_rows, load_split
 from pipeline.data.overlap import overlapping_rows, sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
@@ -55,13 +55,14 @@ def new_task(
     """
     shares = _shares(split)
     folder = data / _checked_name(name, file)
-    clear_leftovers(folder.parent, folder.name)
-    if present(folder):
-        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
     proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind)
     positions = split_rows(proposal.rows, shares, seed, str(file))
+    # Last, so that nobody moves a folder away for a command that has another mistake.
+    clear_leftovers(folder.parent, folder.name)
+    if present(folder):
+        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
     shared = _shared(parts)
@@ -107,7 +108,7 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | No
     few = [name for name, own in rows.items() if own[0] < FEW or 0 in own]
     if not few:
         return None
-    shown = ", ".join(f"{_short(name)} {'/'.join(map(str, rows[name]))}" for name in few[:_SHOWN])
+    shown = ", ".join(counted(_short(name), "/".join(map(str, rows[name]))) for name in few[:_SHOWN])
     more = f", and {len(few) - _SHOWN} more" if len(few) > _SHOWN else ""
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {shown}{more}"
 
@@ -186,7 +187,7 @@ def _summary(proposal: Proposal) -> list[str]:
     if proposal.range is not None:
         return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
     counts = proposal.counts
-    shown = ", ".join(f"{_short(name)} {count:,}" for name, count in list(counts.items())[:_SHOWN])
+    shown = ", ".join(counted(_short(name), f"{count:,}") for name, count in list(counts.items())[:_SHOWN])
     more = f", and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
     return [named, f"{len(counts)} classes: {shown}{more}; metric: {proposal.metric}{_because(proposal)}"]
 

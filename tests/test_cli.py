@@ -296,6 +296,7 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
         (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),
         (to_predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
+        (to_predict(output="out.xlsx"), "--output out.xlsx: xlsx is read but not written: use one of .parquet, .csv"),
         (to_predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
         (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
         (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 problems"),

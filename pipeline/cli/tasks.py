@@ -55,7 +55,9 @@ def tasks_list(*, data: DataFolders = ()) -> None:
         check_folder(folder)
     for file in [file for folder in data for file in own_files(folder)]:
         try:
-            _print_task(Task.read(file), str(file))
+            task, own = Task.read(file), file.parent.name
+            mark = "" if task.name == own else f" (its folder is {own}: give both one name)"
+            _print_task(task, f"{file}{mark}")
         except PipelineError as error:
             print_lines(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
     for task in built_in_tasks().values():

@@ -41,6 +41,8 @@ class Columns:
 
 def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), label: str | None = None) -> Columns:
     """The columns of texts and labels: as given, else by name, else by what they hold."""
+    if not text or not {*text, label} <= {*table.columns}:  # else the header is one, whatever stands beside it
+        _check_title(table, where)
     _check_given(table, where, text, label)
     free = [column for column in table.columns if not names_rows(column)]
     if broken := [column for column in free if is_broken(column)]:
@@ -49,7 +51,8 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
         label = _label_column(table[[c for c in free if c not in text]], where)
         _check_header(table, label, where)
     texts = tuple(text) or _text_columns(table[[c for c in free if c != label]], where)
-    _check_named((*texts, label), where)
+    if any(map(_is_unnamed, (*texts, label))):
+        raise _unnamed(table, where)
     return Columns(texts, label, tuple(c for c in free if c != label and c not in texts))
 
 
@@ -129,13 +132,23 @@ def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
         )
 
 
-def _check_named(columns: Iterable[str], where: str) -> None:
-    """Raise a :class:`PipelineError` for a column without a name, as where a title stands above the line of names."""
-    if any(map(_UNNAMED.fullmatch, columns)):
-        raise PipelineError(
-            f"{where}: the first line does not name the columns of the texts and the label: delete the lines above"
-            " the one that does, or name the columns there"
-        )
+def _check_title(table: pd.DataFrame, where: str) -> None:
+    """Raise a :class:`PipelineError` if most columns have no name, as where a title stands above the row of names."""
+    if 2 * sum(map(_is_unnamed, table.columns)) > len(table.columns):
+        raise _unnamed(table, where)
+
+
+def _is_unnamed(column: str) -> bool:
+    return _UNNAMED.fullmatch(column) is not None
+
+
+def _unnamed(table: pd.DataFrame, where: str) -> PipelineError:
+    size = len(table.columns)
+    names = size - sum(map(_is_unnamed, table.columns))
+    return PipelineError(
+        f"{where}: the first row names only {names} of {size} columns: delete the rows above the header, or name the"
+        " columns of the texts and the label there"
+    )
 
 
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:

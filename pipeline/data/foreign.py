@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.table_files import STANDARD, SUFFIXES
+from pipeline.data.table_files import SPREADSHEET, STANDARD, SUFFIXES
 from pipeline.data.tables import check_columns, header_line, parse_delimited, parse_jsonl, read_parquet, read_table
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
@@ -23,7 +23,6 @@ _SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?(?=\r\n|\r|\n)', re.IGNORECA
 _ASCII_LETTER, _ACCENTED_LETTER = re.compile("[A-Za-z]"), re.compile(r"[^\W\d_A-Za-z]")
 _MOST_ACCENTED = 1 / 3
 _LOOKED_AT = 200  # rows that show how many cells a delimiter makes
-_SPREADSHEET = ".xlsx"
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".ods")
 
 
@@ -50,12 +49,12 @@ def read_foreign(file: Path) -> ForeignTable:
         PipelineError: the suffix is unknown, or the file cannot be read.
     """
     suffix = file.suffix.lower()
-    if suffix == _SPREADSHEET:
+    if suffix == SPREADSHEET:
         return _spreadsheet(file)
     if suffix in _OTHER_SPREADSHEETS:
         raise PipelineError(f"{file}: a spreadsheet: save it as xlsx or csv, and give that")
     if suffix not in SUFFIXES:
-        known = ", ".join((*SUFFIXES, _SPREADSHEET))
+        known = ", ".join((*SUFFIXES, SPREADSHEET))
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {known}")
     if suffix == ".parquet":
         with reading(file, "write it again as parquet", missing=""):

@@ -39,6 +39,15 @@ def class_order(name: str) -> tuple[float, str, str]:
     return (np.inf if np.isnan(number) else number, name.casefold(), name)
 
 
+def are_numbers(names: Iterable[str]) -> bool:
+    return not any(np.isnan(as_number(name)) for name in names)
+
+
+def counted(name: str, count: str) -> str:
+    """A class and how many rows it has, for a list of them; a number is quoted, so that it is not read as a count."""
+    return f"{name} {count}" if np.isnan(as_number(name)) else f"'{name}': {count}"
+
+
 def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:
     """Whether labels are classes or scores.
 

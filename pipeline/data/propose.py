@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 from pipeline.data.canonical import no_text_in
 from pipeline.data.cells import as_label, as_number, as_text, is_nested
 from pipeline.data.columns import Columns, find_columns, is_called_class, mean_words, names_rows
-from pipeline.data.labels import check_classes, class_order, did_you_mean, kind_of, scores_of
+from pipeline.data.labels import are_numbers, check_classes, class_order, did_you_mean, kind_of, scores_of
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import count_words, is_broken
 from pipeline.stats.names import Kind, Metric
@@ -22,6 +23,8 @@ from pipeline.system.errors import PipelineError, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
+_MOST_CONTRADICTING = 0.25
+"""Of all rows: where more contradict each other, a text column that was guessed is taken for a wrong one."""
 _FAR_MORE = 2.0
 """A column that is not used is named where its texts have so many times the words of those that are."""
 
@@ -49,8 +52,10 @@ class Proposal:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows by class, the most frequent first."""
-        return dict(Counter(self.rows["label"]).most_common()) if self.kind == "classes" else {}
+        """Rows by class, the most frequent first; of classes that are all numbers, the lowest first."""
+        counts = Counter(self.rows["label"]) if self.kind == "classes" else Counter()
+        names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
+        return {name: counts[name] for name in names}
 
     @property
     def labels(self) -> dict[str, int]:
@@ -68,8 +73,8 @@ def propose(
     labels contradict each other: other classes, or scores further apart than a fifth of the range.
 
     Raises:
-        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, or the labels
-            are neither classes nor scores.
+        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, the labels
+            are neither classes nor scores, or too many rows contradict each other by a text that was not given.
     """
     table = table.reset_index(drop=True)
     columns = find_columns(table, where, text, label)
@@ -85,6 +90,12 @@ def propose(
         check_classes(rows["label"], where_label)
         hints = tuple(did_you_mean(rows))
     contradicting = _contradicting(rows["label"], _keys(rows, _spelling), kind)
+    if not text and contradicting.mean() > _MOST_CONTRADICTING:
+        raise PipelineError(
+            f"{where}: {contradicting.sum():,} of {len(rows):,} rows have the text of another row"
+            f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns,"
+            " --text A,B; else name the text column with --text"
+        )
     dropped["with the text of another row and another label"] = _numbers(rows, contradicting)
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
@@ -130,6 +141,11 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
     """
     raw = table[columns.label].tolist()
     if nested := list(filter(is_nested, raw)):
+        if isinstance(nested[0], dict):
+            raise PipelineError(
+                f"{where}: column '{columns.label}' holds objects, such as {shortened(nested[0])}: put the label into a"
+                " column of its own, or name another column with --label"
+            )
         raise PipelineError(
             f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows with several labels"
             " are not supported; make a table for each label, with yes or no"
@@ -193,9 +209,14 @@ def _remarks(table: pd.DataFrame, columns: Columns, kind: Kind, rows: pd.DataFra
     longest = max(columns.unused, key=lambda name: words[name], default=None)
     if longest is not None and words[longest] > _FAR_MORE * max(words[name] for name in columns.text):
         yield f"column {longest!r} holds longer texts and is not used: --text {shlex.quote(longest)} takes it"
-    numbers = {as_number(name) for name in rows["label"]} if kind == "classes" else set()
-    if len(numbers) > 2 and not any(map(np.isnan, numbers)):
-        yield f"the {len(numbers)} classes are numbers: --kind score reads them as scores, so that 9 is near 10"
+    names = sorted(set(rows["label"]), key=class_order) if kind == "classes" else []
+    numbers = {as_number(name): name for name in names}  # 07 and 7 are one score
+    if len(numbers) > 2 and are_numbers(names):
+        near, other = min(pairwise(numbers), key=lambda pair: pair[1] - pair[0])
+        yield (
+            f"the {len(names)} classes are numbers: --kind score reads them as scores, so that {numbers[near]} is near"
+            f" {numbers[other]}"
+        )
 
 
 def _spelling(text: str) -> str:

@@ -6,6 +6,8 @@ from pipeline.system.atomic import check_writable
 from pipeline.system.errors import PipelineError, writing
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
+SPREADSHEET = ".xlsx"
+"""Read where a person's own tables are (``pipeline.data.foreign``), and never written."""
 STANDARD = Path("-")
 """Standard input or standard output, where a file is named."""
 
@@ -22,6 +24,8 @@ def name_of(file: Path) -> str:
 
 def check_output(output_file: Path, input_file: Path) -> None:
     """Fail before anything is computed if a table cannot be written, or would replace the input."""
+    if output_file.suffix.lower() == SPREADSHEET:
+        raise PipelineError(f"--output {output_file}: xlsx is read but not written: use one of {', '.join(SUFFIXES)}")
     check_suffix(output_file)
     if output_file == STANDARD:
         return

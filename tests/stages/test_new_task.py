@@ -4,6 +4,7 @@ import csv
 import random
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,17 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
     assert [int(task.classes[label]) for label in train["label"]] == [int(one) % 5 + 1 for one in train["id"]]
 
 
+def test_classes_that_are_numbers_are_listed_in_their_order_and_not_taken_for_counts(tmp_path: Path) -> None:
+    file, stars = tmp_path / "stars.csv", ["5"] * 25 + ["4"] * 20 + ["10"] * 7
+    file.write_text("\n".join(["review,stars", *(f"review number {row},{one}" for row, one in enumerate(stars))]))
+    lines = new_task(file, tmp_path).splitlines()
+    assert "3 classes: '4': 20, '5': 25, '10': 7; metric: accuracy" in lines
+    assert "classes with too few rows to be learned or scored (train/dev/test): '10': 5/1/1" in lines
+    lines = check_task(tmp_path / "stars").splitlines()
+    assert lines[1] == "train: 41 rows: '4': 16 (39%), '5': 20 (49%), '10': 5 (12%)"
+    assert "classes with fewer than 10 training rows: '10': 5" in lines
+
+
 def test_codes_with_leading_zeros_are_classes_and_stand_in_the_splits_as_in_the_file(tmp_path: Path) -> None:
     file, codes = tmp_path / "codes.csv", ["007", "07", "7", "012"]
     file.write_text("\n".join(["text,label", *(f"text number {row},{codes[row % 4]}" for row in range(48))]))
@@ -307,15 +319,20 @@ def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, t
     assert ("not 80/10/10: each class is in every split" in found) == bool(said) and said in found
 
 
+ENOUGH = "\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))])
+FEW_ROWS = "text,label\na b,x\nc d,y\ne f,x\ng h,y\n"
 REFUSED: dict[str, tuple[str, list[str], str]] = {
-    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and stays as it is: move it away"),
+    "a folder that exists": (ENOUGH, ["--name", "old"], "exists already and stays as it is: move it away"),
+    "a folder that exists, and no rows": ("text,label\n", ["--name", "old"], "mine.csv: no rows"),
+    "a folder that exists, and no such column": (ENOUGH, ["--name", "old", "--label", "queue"], "no column 'queue'"),
+    "a folder that exists, and too few rows": (FEW_ROWS, ["--name", "old"], "too few for 3 splits"),
     "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
     "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
     "a word that chooses among tasks": ("text,label\n", ["--name", "best"], "'best' chooses among tasks"),
     "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
     "no rows": ("text,label\n", [], "mine.csv: no rows"),
     "an empty file": ("", [], "no rows: the file is empty"),
-    "too few rows": ("text,label\na b,x\nc d,y\ne f,x\ng h,y\n", [], "too few for 3 splits"),
+    "too few rows": (FEW_ROWS, [], "too few for 3 splits"),
     "texts alone": ("text,id\na b,1\nc d,2\n", [], "no column beside 'text' can be the label: add one"),
     "labels alone": ("text,id\na b,1\nc d,2\n", ["--label", "text"], "no column is left for the texts"),
     "one label": ("text,label\na b,x\nc d,x\n", [], "fewer than two different labels"),
@@ -356,6 +373,19 @@ def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Com
     for part in ("train", "dev", "test"):
         sheet, text = (tmp_path / name / "mine" / f"{part}.csv" for name in ("sheet", "text"))
         assert sheet.read_bytes() == text.read_bytes()
+
+
+def test_a_spreadsheet_with_a_title_above_its_header_is_told_so(tmp_path: Path, run: Command) -> None:
+    file = tmp_path / "title.xlsx"
+    rows = [
+        ["Tickets of May", None, None],
+        ["date", "message", "queue"],
+        *(["1", f"text {row}", "ab"[row % 2]] for row in range(9)),
+    ]
+    pd.DataFrame(rows).to_excel(file, index=False, header=False)
+    status, _, error = run("tasks", "new", file, "--data", tmp_path / "data", "--label", "queue")
+    assert status == 2
+    assert error.startswith(f"error: {file}: the first row names only 1 of 3 columns: delete the rows above the header")
 
 
 @pytest.mark.parametrize("name", ["sheet.xlsx", "table.txt", "nowhere.csv", "123.csv", "folder.csv"])
@@ -514,6 +544,15 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")
     assert run("tasks", "check", "mine", "--backbone", "no/such-encoder")[0] == 2
     assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
+
+
+def test_list_marks_a_task_whose_folder_has_another_name(made: Path, run: Command) -> None:
+    """As a copy of its folder has, under whose name no command finds it."""
+    shutil.copytree(made, made.parent / "mine_old")
+    _, out, _ = run("tasks", "list", "--data", made.parent)
+    own, copy, *_ = out.splitlines()
+    assert own.endswith(f" {made / 'task.toml'}")
+    assert copy.endswith(f" {made.parent / 'mine_old' / 'task.toml'} (its folder is mine_old: give both one name)")
 
 
 def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:

@@ -11,6 +11,8 @@ from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, tabl
 
 PAIR = ("question1", "question2")
 HEADLINES = ("headline1", "headline2")
+TITLED = table().assign(price="1").set_axis(["Tickets of May", "Unnamed: 1", "Unnamed: 2", "Unnamed: 3"], axis=1)
+"""The first row is a title, and the second one the header."""
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,19 @@ def test_columns_that_are_given_are_taken() -> None:
     assert (found.text, found.label, found.unused) == (("title", "message"), "date", ("queue",))
 
 
+def test_named_columns_are_taken_among_many_without_a_name() -> None:
+    rows = table(date=None, **{f"Unnamed: {place}": ["x", "y"] for place in (2, 3, 4)})
+    found = find_columns(rows, "rows.csv", ["message"], "queue")
+    assert (found.text, found.label) == (("message",), "queue")
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        (table(message=None, **{"Unnamed: 1": SENTENCES}), {}, "first line does not name the columns of the texts and"),
-        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "delete the lines above the one that does"),
+        (table(message=None, **{"Unnamed: 1": SENTENCES}), {}, "the first row names only 2 of 3 columns: delete"),
+        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "only 1 of 2 columns: .* or name the columns"),
+        (TITLED, {}, "rows.csv: the first row names only 1 of 4 columns: delete the rows above the header, or"),
+        (TITLED, {"text": ["message"], "label": "queue"}, "the first row names only 1 of 4 columns"),
         (table(), {"text": ["body"]}, "no column 'body'; the columns are"),
         (table(), {"text": ["date", "message", "queue"]}, "--text date,message,queue: name one column, or two"),
         (table(), {"text": ["message", "message"]}, "name one column, or two different ones"),

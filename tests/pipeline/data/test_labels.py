@@ -69,6 +69,7 @@ def test_the_kind_may_be_given() -> None:
         (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also occur alone: .*; a number\\? write 1.5$"),
         # Several labels a row.
         (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows with several labels are not supported"),
+        (table(queue=[{"lang": "en"}, "a"]), {}, "holds objects, such as {'lang': 'en'}: put the label into a column"),
         (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \[\]: rows with several labels"),
         (table(queue=[np.array(["a", "b"]), "a"]), {}, "holds lists, such as array"),  # as parquet has them
         (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also occur alone"),
