@@ -137,6 +137,8 @@ def fuse(
 
 
 def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, as_json: bool) -> None:
+    if not made.is_new:
+        workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
     print_run(made.record, as_json, is_new=made.is_new)
     if made.is_new:
         _tell_untrained(made.record, recipe, workspace)
