@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def ensemble(
     best: int | None = None,
     seed: int = 0,
 ) -> EnsembleRecord:
-    """Choose members and weights on dev, score them, and keep the ensemble under ``name``.
+    """Choose members and weights on dev, score them, and keep the ensemble under ``name``, in place of one before.
 
     Args:
         runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, of
@@ -90,8 +91,18 @@ def ensemble(
     )
     table = prediction_table(saved.rows, joined.prediction)
     table.insert(2, "chosen_on", choosing)
-    Ensembles(reports).write(record, table)
+    ensembles = Ensembles(reports)
+    before = ensembles.find(name)
+    ensembles.write(record, table)
+    if before is not None and _content(before) != _content(record):
+        runs_before = ", ".join(few([member.run for member in before.members]))
+        notice(f"note: ensemble {name} ({before.rule} of {runs_before}) is replaced")
     return record
+
+
+def _content(record: EnsembleRecord) -> dict[str, Any]:
+    """What tells an ensemble from another of its name: not when, where or by which version it was made."""
+    return record.model_dump(exclude={"finished_at", "provenance"})
 
 
 def _mistakes(task: Task, name: str, rule: EnsembleRule, best: int | None, ensembles: Ensembles) -> list[str]:

@@ -20,15 +20,15 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.run_record import run_name
-from pipeline.runs.once import get_or_train
+from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.resolve import length_for
-from pipeline.system.atomic import check_writable, new_folder, write_json
+from pipeline.system.atomic import check_writable, new_folder, sha256_file, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import locked
-from pipeline.system.reading import present, read_text
+from pipeline.system.reading import present, read_text, reading
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
@@ -69,6 +69,16 @@ class Pretrained(BaseModel):
     total_seconds: float | None = Field(None, description="with those of the backbones before; older files lack it")
     identity: dict[str, Any]
     provenance: dict[str, Any]
+    files: dict[str, str] = Field({}, description="file name -> sha256; older files lack it")
+
+    def check(self, folder: Path) -> None:
+        """Raise a :class:`PipelineError` if a file of the backbone is missing from ``folder``, or has changed."""
+        if not self.files and not any(folder.glob("*.safetensors")):
+            raise _damaged(folder, "model.safetensors")
+        for name, expected in self.files.items():
+            with reading(folder / name):
+                if not (folder / name).is_file() or sha256_file(folder / name) != expected:
+                    raise _damaged(folder, name)
 
     def summary(self) -> dict[str, Any]:
         """What the command prints with ``--json``."""
@@ -77,7 +87,7 @@ class Pretrained(BaseModel):
 
 def pretrain(
     tasks: Sequence[str], output: Path, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None = None
-) -> Pretrained:
+) -> Made[Pretrained]:
     """Train the workspace's backbone further on the training texts of ``tasks``, and write it to ``output``.
 
     The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
@@ -85,8 +95,8 @@ def pretrain(
 
     Raises:
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
-            length that the backbone cannot read, or a folder that holds something else, cannot be written, or is
-            another command's.
+            length that the backbone cannot read, or a folder that holds something else, has lost a file of its
+            backbone, cannot be written, or is another command's.
     """
     check_seed(seed)
     chosen = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
@@ -108,7 +118,7 @@ def pretrain(
         for task in chosen
     }
     run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
-    return get_or_train(run).record
+    return get_or_train(run)
 
 
 @dataclass
@@ -147,13 +157,14 @@ class _Pretraining:
         return f"pretrain {'+'.join(self.data)} seed {self.seed}"
 
     def finished(self) -> Pretrained | None:
-        """What an earlier run with the same identity left in the output folder; an error if something else did."""
+        """What an earlier run with the same identity left in the folder; an error for damage or anything else."""
         output = self.output
         with writing(output):  # looking at a name may be refused too: it is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
         result = _result_in(output)
         if result is not None and result.identity == self.identity:
+            result.check(output)
             return result
         otherwise = "a backbone that was trained differently (other tasks, recipe, rows, seed or backbone)"
         raise PipelineError(
@@ -248,7 +259,8 @@ class _Pretraining:
         with new_folder(self.output) as temporary:
             model.save_pretrained(temporary, safe_serialization=True)
             before.tokenizer.fast.save_pretrained(temporary)
-            write_json(temporary / RESULT, result.model_dump(by_alias=True))
+            files = {file.name: sha256_file(file) for file in sorted(temporary.iterdir())}
+            write_json(temporary / RESULT, result.model_copy(update={"files": files}).model_dump(by_alias=True))
             self.finished()  # again: hours have passed, and what stands there now must not be replaced
 
 
@@ -267,6 +279,10 @@ def tasks_read(backbone: Path) -> set[str]:
         read |= {*result.identity.get("tasks", ())}
         backbone = Path(result.trained_from)
     return read
+
+
+def _damaged(folder: Path, name: str) -> PipelineError:
+    return PipelineError(f"{folder}: {name} is missing or damaged: delete the folder, and the command trains it again")
 
 
 def _result_in(folder: Path) -> Pretrained | None:

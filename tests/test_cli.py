@@ -551,13 +551,19 @@ def truncate(file: Path) -> None:
 def test_a_damaged_store_is_noticed_before_it_is_used(
     name: str, harm: Callable[[Path], None], places: list[str], run: Command, recipe: str, tmp_path: Path
 ) -> None:
-    out = run("extract", "--task", "films", *places, "--epochs", "1", "--recipe", recipe, "--json")[1]
-    artifact = Path(json.loads(out.splitlines()[-1])["artifact"])
+    extract = ["extract", "--task", "films", *places, "--epochs", "1", "--recipe", recipe, "--json"]
+    artifact = Path(json.loads(run(*extract)[1].splitlines()[-1])["artifact"])
     harm(artifact / name)
     (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
     predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
     for command in ([*predict, *places], ["store", "verify", places[2]]):
         assert_refused(run(*command), name, f"store remove {artifact.name}", "extract --task films")
+    again = run(*extract)
+    if harm is Path.unlink:
+        assert again[0] == 0 and "nothing was computed" not in again[1]
+        assert run("store", "verify", places[2])[0] == 0
+    else:
+        assert_refused(again, name, f"store remove {artifact.name}", "extract --task films")
 
 
 def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places: list[str], run: Command, recipe: str) -> None:

@@ -129,7 +129,7 @@ def ensemble(
 
     Args:
         target: The task.
-        name: Name of the ensemble, for predict --using ensemble:NAME.
+        name: Name of the ensemble, for predict --using ensemble:NAME. One of the same name and task is replaced.
         runs: Runs to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
         rule: mean: the mean of members, added best first while the score does not fall; weighted: with weights that add
             up to one; mode: the most frequent class; median: the median score.

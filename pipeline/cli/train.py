@@ -137,6 +137,8 @@ def fuse(
 
 
 def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, as_json: bool) -> None:
+    if not made.is_new:
+        workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
     print_run(made.record, as_json, is_new=made.is_new)
     if made.is_new:
         _tell_untrained(made.record, recipe, workspace)
@@ -225,13 +227,16 @@ def pretrain(
     from stages import pretrain as stage
 
     workspace = places.workspace(running)
-    pretrained = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
+    made = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
+    pretrained = made.record
     accuracy = pretrained.masked_accuracy
     lines = [
         f"pretrain {', '.join(pretrained.rows)}: masked-token accuracy {accuracy.after:.1%}, before"
         f" {accuracy.before:.1%} (epoch {pretrained.best_epoch}), {pretrained.seconds:.0f} s",
         f"saved in {output}: use it with --backbone {output}",
     ]
+    if not made.is_new:
+        lines.append("It was finished before: nothing was computed. Delete the folder to train it again")
     print_result(lines, pretrained.summary(), running.json)
 
 

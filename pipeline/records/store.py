@@ -134,6 +134,12 @@ class Artifact(BaseModel, frozen=True):
             return (self.folder / MANIFEST).stat().st_mtime
         return 0.0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no file of it is missing; unlike :meth:`verify`, their contents are not read."""
+        with reading(self.folder):
+            return all((self.folder / name).is_file() for name in self.manifest.files)
+
     def verify(self) -> None:
         """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
         if not self.manifest.files:

@@ -142,7 +142,10 @@ class Workspace:
         if not with_model and record.manifest is not None:
             return record
         artifact = self.store.find_unchanged(run, record.artifact_digest)
-        return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
+        # One that lost a file is lost, and its run is made again; elsewhere the file is named.
+        if artifact is None or not artifact.is_whole:
+            return None
+        return record.model_copy(update={"artifact": str(artifact.folder)})
 
     def adapter_of(self, record: RunRecord) -> Artifact:
         """What a run that :meth:`finished` has found put into the store: whether it is still there or not."""

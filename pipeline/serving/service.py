@@ -208,7 +208,9 @@ class Service:
         return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
 
     def _check_named(self, names: Sequence[str]) -> None:
-        """Refuse names of which one is unknown or repeated, or that are more than models that stay in memory."""
+        """Refuse an empty list, a name that is unknown or repeated, and more names than models that stay in memory."""
+        if not names:
+            raise unfit("tasks is empty: name at least one, or leave it out for all")
         seen = set[str]()
         for name in names:
             self.check_known(name)

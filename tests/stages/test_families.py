@@ -96,7 +96,7 @@ def test_a_masked_language_model_of_the_family_is_pretrained_further(  # type: i
 ) -> None:
     workspace = places(family)
     recipe = Recipe(trainable="full", epochs=4, batch_size=8, learning_rate=1e-2, backbone_learning_rate=5e-3)
-    result = pretrain(["films"], tmp_path / "more", recipe, workspace, seed=0)
+    result = pretrain(["films"], tmp_path / "more", recipe, workspace, seed=0).record
     assert 0 <= result.masked_accuracy.after <= 1
     further = dataclasses.replace(workspace, backbone_name=str(tmp_path / "more"))
     assert further.family == family

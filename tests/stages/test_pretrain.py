@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 from transformers import BertConfig
 
+from pipeline.cli.app import main
 from pipeline.models.backbone import open_backbone
+from pipeline.runs.once import Made
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.masked_lm import Masking, fit_masked
@@ -39,7 +41,7 @@ QUICK = Recipe(trainable="full", epochs=2, learning_rate=2e-3, batch_size=16, pr
 
 def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     output = tmp_path / "read"
-    found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0)
+    found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0).record
     assert "no masked-language-model head: a new one" in capsys.readouterr().err
     assert not found.had_head
     scores = found.masked_accuracy
@@ -59,7 +61,7 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     runs = Runs(workspace.reports, workspace.store_root)
     assert (runs.ledger.began(found.run), runs.unfinished) == (True, [])
     # It has its head now, and goes on with it.
-    again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)
+    again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0).record
     assert again.had_head
     assert again.masked_accuracy.before > scores.before
 
@@ -87,16 +89,60 @@ def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_doe
 
 def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     output = tmp_path / "read"
-    found = pretrain(["films"], output, QUICK, workspace, seed=0)
+    found = pretrain(["films"], output, QUICK, workspace, seed=0).record
     kept = json.loads((output / "pretraining.json").read_text())
     assert (kept["from"], kept["total_seconds"]) == (workspace.backbone.name, kept["seconds"])
     assert found.summary() == {key: kept[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}
     assert [point["epoch"] for point in kept["curve"]] == [point["epoch"] for point in found.curve]
     monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
-    assert pretrain(["films"], output, QUICK, workspace, seed=0) == found
+    assert pretrain(["films"], output, QUICK, workspace, seed=0) == Made(found, is_new=False)
     for other in ({"seed": 1}, {"seed": 0, "limit": 50}):
         with pytest.raises(PipelineError, match="holds a backbone that was trained differently"):
             pretrain(["films"], output, QUICK, workspace, **other)
+
+
+def test_a_repeated_command_says_that_nothing_was_computed(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    places = [f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--reports={workspace.reports}"]
+    command = ["pretrain", "--tasks=films", "--epochs=1", "--limit=32", f"--output={tmp_path / 'read'}", *places]
+    told = "It was finished before: nothing was computed. Delete the folder to train it again\n"
+    assert main(command) == 0
+    assert told not in capsys.readouterr().out
+    assert main(command) == 0
+    assert capsys.readouterr().out.endswith(told)
+
+
+def damage(how: str, file: Path) -> None:
+    content = file.read_bytes()
+    file.unlink()
+    if how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "changed":
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("how", ["gone", "cut", "changed"])
+def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    output, recipe = tmp_path / "read", QUICK.model_copy(update={"epochs": 1})
+    pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
+    damage(how, output / name)
+    told = rf"read: {name} is missing or damaged: delete the folder, and the command trains it again$"
+    with pytest.raises(PipelineError, match=told):
+        pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
+    shutil.rmtree(output)
+    assert pretrain(["films"], output, recipe, workspace, seed=0, limit=32).is_new
+
+
+def test_a_folder_from_before_its_files_were_listed_needs_its_weights(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    output, recipe = tmp_path / "read", QUICK.model_copy(update={"epochs": 1})
+    pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
+    record = json.loads((output / "pretraining.json").read_text())
+    del record["files"]
+    (output / "pretraining.json").write_text(json.dumps(record))
+    assert not pretrain(["films"], output, recipe, workspace, seed=0, limit=32).is_new
+    (output / "model.safetensors").unlink()
+    with pytest.raises(PipelineError, match=r"read: model\.safetensors is missing or damaged: delete the folder"):
+        pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
 
 
 def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -106,7 +152,7 @@ def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore
     own = int(train["sentence"].isin(dev["sentence"]).sum())
     leaked = dev.head(5).assign(id=[f"leaked {row}" for row in range(5)])
     pd.concat([train, leaked]).to_csv(data / "films" / "train.csv", index=False)
-    found = pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
+    found = pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0).record
     assert found.left_out["films"]["films"] == own + 5
     assert found.rows["films"] == len(train) - own
 
@@ -125,7 +171,7 @@ def test_lower_layers_learn_more_slowly(workspace, tmp_path) -> None:  # type: i
 
 def test_the_order_of_the_tasks_does_not_matter(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
     one, other = (
-        pretrain(tasks, tmp_path / tasks[0], QUICK, workspace, seed=0)
+        pretrain(tasks, tmp_path / tasks[0], QUICK, workspace, seed=0).record
         for tasks in (["films", "pairs"], ["pairs", "films"])
     )
     assert one.run == other.run
@@ -136,7 +182,7 @@ def test_the_order_of_the_tasks_does_not_matter(workspace, tmp_path) -> None:  #
 
 def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     recipe, there = QUICK.model_copy(update={"hidden_dropout": 0.2}), replace(workspace, checkpoint_seconds=0.0)
-    whole = pretrain(["films", "pairs"], tmp_path / "whole", recipe, workspace, seed=0)
+    whole = pretrain(["films", "pairs"], tmp_path / "whole", recipe, workspace, seed=0).record
     from pipeline.training import masked_lm
 
     read, step = masked_lm.cut, 0
@@ -153,7 +199,7 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
         pretrain(["films", "pairs"], tmp_path / "cut", recipe, there, seed=0)
     assert not (tmp_path / "cut").exists()
     assert Runs(workspace.reports, workspace.store_root).unfinished == [whole.run]
-    again = pretrain(["pairs", "films"], tmp_path / "cut", recipe, there, seed=0)
+    again = pretrain(["pairs", "films"], tmp_path / "cut", recipe, there, seed=0).record
     assert step < 9 + 2 * 12  # it did not begin anew
     assert again.masked_accuracy == whole.masked_accuracy
     hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("whole", "cut")}
@@ -163,7 +209,7 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
 def test_small_pieces_give_the_gradient_of_the_batch(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Without dropout, as the nano backbone has none, up to rounding."""
     found = [
-        pretrain(["films"], tmp_path / str(pieces), recipe, workspace, seed=0)
+        pretrain(["films"], tmp_path / str(pieces), recipe, workspace, seed=0).record
         for pieces in (1, 3, 16)
         for recipe in [QUICK.model_copy(update={"gradient_accumulation_steps": pieces})]
     ]
@@ -178,7 +224,7 @@ def test_hidden_dropout_acts_and_a_tracker_gets_the_curve(workspace, tmp_path) -
     plain, dropped = (
         pretrain(
             ["films"], tmp_path / f"dropout {rate}", QUICK.model_copy(update={"hidden_dropout": rate}), tracked, seed=0
-        )
+        ).record
         for rate in (0.0, 0.5)
     )
     assert dropped.curve[-1]["loss"] > plain.curve[-1]["loss"]
@@ -203,8 +249,8 @@ def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ig
 
 def test_seconds_count_what_came_before_wherever_the_folders_go(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    first = pretrain(["films"], Path("first"), QUICK, workspace, seed=0)
-    second = pretrain(["pairs"], Path("second"), QUICK, replace(workspace, backbone_name="first"), seed=0)
+    first = pretrain(["films"], Path("first"), QUICK, workspace, seed=0).record
+    second = pretrain(["pairs"], Path("second"), QUICK, replace(workspace, backbone_name="first"), seed=0).record
     expected = first.seconds + second.seconds
     assert pretraining_seconds(Path("second")) == pytest.approx(expected, abs=0.002)
     shutil.rmtree("first")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.workspace import Workspace
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS
 from tests.pipeline.records.test_ledger import record as finished_record
+from tests.runs import single_run, stop_at
 
 
 @dataclass
@@ -104,3 +106,17 @@ def test_the_way_to_a_lost_model_outlives_commands_that_need_only_the_record(for
     assert get_or_train(run, force) == Made(1, True)
     assert run.resumed == [False, not force]
     assert not run.workspace.ledger.checkpoint_file(run.name).parent.exists()
+
+
+def test_an_adapter_that_lost_a_file_is_trained_again(
+    workspace: Workspace, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = single_run(workspace, "adapter", "films", quick("adapter", epochs=1), seed=1, limit=16)
+    record = run.get()
+    artifact = workspace.adapter_of(record)
+    (artifact.folder / "adapter.safetensors").unlink()
+    assert workspace.finished(record.run, with_model=False) is not None  # its scores stand
+    steps = stop_at(monkeypatch, -1)
+    assert run.get().scores == record.scores
+    assert steps
+    artifact.verify()

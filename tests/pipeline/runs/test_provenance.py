@@ -51,7 +51,7 @@ def train_head(workspace: Workspace, quick: Any, _: Path) -> dict[str, Any]:
 
 
 def train_backbone(workspace: Workspace, quick: Any, output: Path) -> dict[str, Any]:
-    return pretrain(["films"], output, quick("full", epochs=1), workspace, seed=1, limit=16).provenance
+    return pretrain(["films"], output, quick("full", epochs=1), workspace, seed=1, limit=16).record.provenance
 
 
 @pytest.mark.usefixtures("nothing_cached")

@@ -117,8 +117,9 @@ def test_pretraining_leaves_out_the_texts_of_all_of_dev_however_few_score(
     workspace: Workspace, quick: Quick, tmp_path: Path
 ) -> None:
     recipe = quick("full", epochs=1)
-    whole = pretrain(["films"], tmp_path / "whole", recipe, workspace, seed=0)
-    fewer = pretrain(["films"], tmp_path / "fewer", recipe, dataclasses.replace(workspace, dev_limit=5), seed=0)
+    whole = pretrain(["films"], tmp_path / "whole", recipe, workspace, seed=0).record
+    other = dataclasses.replace(workspace, dev_limit=5)
+    fewer = pretrain(["films"], tmp_path / "fewer", recipe, other, seed=0).record
     assert fewer.left_out == whole.left_out
     assert sum(whole.left_out["films"].values()) > 0
     assert fewer.run != whole.run

@@ -138,7 +138,6 @@ SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)
         ("/models/pairs/explain", {"inputs": ["a", "b"]}, {"text": ["a", "b"], "task": "pairs"}),
         ("/predict/all", {"inputs": "a"}, {"answers": {"films": SHORT}, "left_out": {"pairs": UNREAD}}),
         ("/predict/all", {"inputs": "a", "tasks": ["films"]}, {"answers": {"films": SHORT}, "left_out": {}}),
-        ("/predict/all", {"inputs": "a", "tasks": []}, {"answers": {}, "left_out": {}}),
     ],
     ids=str,
 )  # fmt: skip
@@ -170,6 +169,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/models/nope/explain", {"inputs": "a"}, 404, "no model 'nope'"),
     ("/models/films/explain", {"inputs": ["a", "b"]}, 422, "an explanation is of one text or pair"),
     ("/models/films/explain", {"inputs": "a", "truncate": True}, 422, "truncate: unknown key"),
+    ("/predict/all", {"inputs": "a", "tasks": []}, 422, "tasks is empty: name at least one, or leave it out for all"),
     ("/predict/all", {"inputs": "a", "tasks": ["nope"]}, 404, "no model 'nope'"),
     ("/predict/all", {"inputs": "a", "tasks": ["pairs"]}, 422, "not what pairs@2 reads"),
     ("/predict/all", {"inputs": "a", "tasks": ["films", "films"]}, 422, "tasks names 'films' twice: name each once"),

@@ -504,7 +504,7 @@ def read_first(folder: Path, backbone_folder: Path, data_folder: Path) -> tuple[
     """A workspace, and the further pretraining of its backbone into ``folder / "read"``."""
     workspace = Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
     reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
-    return workspace, pretrain(["films", "meals"], folder / "read", reading, workspace, seed=0, limit=32)
+    return workspace, pretrain(["films", "meals"], folder / "read", reading, workspace, seed=0, limit=32).record
 
 
 def on_read_backbone(folder: Path, **values: Any) -> Study:
