@@ -99,7 +99,7 @@ def evaluate(
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
-    find_model(places.task(target).name, using, places.store, places.reports)
+    find_model(places.task(target).name, using, places.store, places.reports, is_defined=True)
     announce(LIBRARIES)
     from stages import evaluate as stage
 
