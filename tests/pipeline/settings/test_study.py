@@ -536,8 +536,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a row as tables call it": (
         {"methods": ["full", "head"]},
         [
-            "methods: 'head' is not a method (frozen, full, sequential, multitask, adapter, merge, fusion, ensemble) or a"
-            " row of the study; did you mean 'frozen'?"
+            "methods: 'head' is not a method (frozen, full, sequential, multitask, adapter, merge, fusion, ensemble) or"
+            " a row of the study; did you mean 'frozen'?"
         ],
     ),
     "keys of the study in a recipe": (
