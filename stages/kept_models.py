@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.tasks import Task, UnknownTaskError, find_task, is_name, task_and_run
+from pipeline.data.tasks import Task, UnknownTaskError, built_in_tasks, find_task, is_name, task_and_run
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store, by_age
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError, few, make_all, shortened
+from pipeline.system.errors import PipelineError, few, make_all, nearest, shortened
 from pipeline.system.reading import present
 from pipeline.system.streams import notice
 
@@ -61,14 +61,16 @@ def check_models(target: str, using: str, find: Callable[[str], Task], store: Pa
     if using.startswith(ENSEMBLE):
         ensemble_of(using, tasks[0], reports)
     else:
-        make_all(f"--target {target}", tasks, lambda task: find_model(task.name, using, store, reports))
+        make_all(
+            f"--target {target}", tasks, lambda task: find_model(task.name, using, store, reports, is_defined=True)
+        )
 
 
-def find_model(task: str, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
-    """What ``using`` means where any backbone will do; raises as :func:`find_run` and :func:`kept_for`."""
+def find_model(task: str, using: str, store: Path, reports: Path, *, is_defined: bool = False) -> Artifact | RunRecord:
+    """What ``using`` means where any backbone will do; takes and raises as :func:`find_run` and :func:`kept_for`."""
     with silent_unless_refused():
         if using in KINDS:
-            best = best_of(kept_for(task, using, Store(store)), using)
+            best = best_of(kept_for(task, using, Store(store), is_defined=is_defined), using)
             assert best is not None
             return best
         check_single(using)  # before pandas loads
@@ -191,9 +193,11 @@ def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | Ru
     check_single(run)
     trained = store.find(run) or ledger.find(run)
     if trained is None:
+        near = nearest(run, KINDS)
+        meant = f"; did you mean '{near}'?" if near else ""
         raise PipelineError(
             f"no run {shortened(run)} in {store.root} or {ledger.root}: give {', '.join(KINDS)} or a run that runs list"
-            " shows"
+            f" shows{meant}"
         )
     check_task(trained, task)
     return trained
@@ -230,15 +234,20 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
         defined: the task as it is now; None: its definition is not at hand.
 
     Raises:
-        PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand.
+        PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand, or
+            only those that were trained when the task meant something else.
     """
     store, named = workspace.store, workspace.backbone_name
-    kept = kept_for(task, using, store)
+    kept = kept_for(task, using, store, is_defined=defined is not None)
     weights = workspace.backbone.weights_hash if named else None
     asked = {artifact.manifest.run for artifact in kept}
     there = usable_artifacts(store.artifacts(), weights)
     usable = of_one_meaning([each for each in there if each.manifest.run in asked], defined)
     if (best := best_of(usable, using)) is not None:
+        if defined is not None:  # before a note says that it is used
+            from pipeline.runs.build import check_meaning
+
+            check_meaning(best.manifest.meaning, best.manifest.pair, defined, best.manifest.run, best.manifest.kind)
         other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)
         if other is not None:
             notice(f"note: {_other_dev_note(best.manifest, other.manifest)}")
@@ -254,16 +263,20 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
     raise PipelineError(f"{where} has all its adapters there: see python -m pipeline store verify")
 
 
-def kept_for(task: str, using: str, store: Store) -> list[Artifact]:
+def kept_for(task: str, using: str, store: Store, *, is_defined: bool = False) -> list[Artifact]:
     """The artifacts of a task in the store, for any backbone; a :class:`PipelineError` if there are none.
 
     Args:
         using: one of :data:`KINDS`.
+        is_defined: the task is known to exist, so its name is no misspelling.
     """
     of_kind = [artifact for artifact in store.artifacts() if artifact.manifest.kind in KINDS[using]]
     if kept := [artifact for artifact in of_kind if artifact.manifest.task == task]:
         return kept
-    others = ", ".join(sorted({artifact.manifest.task for artifact in of_kind}))
+    tasks = sorted({artifact.manifest.task for artifact in of_kind})
+    if not is_defined and task not in built_in_tasks() and (near := nearest(task, tasks)):
+        raise PipelineError(f"{_none_of(task, using, store)}: did you mean '{near}'?")
+    others = ", ".join(tasks)
     none = "there is none" if present(store.root) else "no such folder (--store)"
     there = f"there are those of {others}" if others else none
     command = "fuse --target" if using == "fusion" else "extract --task"

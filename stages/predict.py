@@ -57,6 +57,10 @@ class PredictedTask:
     """Rows with a blank text, which have no prediction."""
     cut: Cut
     """Of the rows that have one; of an ensemble by the member that cuts most."""
+    outside: int
+    """Scores outside :attr:`range`, which no regression keeps to."""
+    range: tuple[float, float] | None
+    """The lowest and the highest score of the task; None: it has classes."""
 
     def summary(self) -> dict[str, Any]:
         run = f"{ENSEMBLE}{self.name}" if self.kind == "ensemble" else self.name
@@ -128,7 +132,15 @@ def predict(
         ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
     summaries = (
-        PredictedTask(task.name, kind, name, blank=len(kept) - len(rows[task.name]), cut=predicted[task.name][1])
+        PredictedTask(
+            task.name,
+            kind,
+            name,
+            blank=len(kept) - len(rows[task.name]),
+            cut=predicted[task.name][1],
+            outside=_outside(task, predicted[task.name][0].values),
+            range=task.range,
+        )
         for task, (kind, name) in zip(tasks, models.names, strict=True)
     )
     return PredictedTable(tuple(summaries), len(kept), output_file, len(models.passes))
@@ -289,6 +301,15 @@ def head_outputs(
         accelerator=compute,
     )
     return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
+
+
+def _outside(task: Task, scores: np.ndarray) -> int:
+    """How many of the scores (B,) are outside the task's range; none of a task of classes."""
+    if task.range is None:
+        return 0
+    low, high = task.range
+    slack = 1e-6 * (high - low)  # a cosine of equal vectors may exceed 1 by rounding
+    return int(np.count_nonzero((scores < low - slack) | (scores > high + slack)))
 
 
 def _nothing(task: Task) -> Prediction:

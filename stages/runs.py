@@ -23,6 +23,8 @@ from pipeline.system.errors import PipelineError, few, noted
 from pipeline.system.reading import present, read_model, reading
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
+LEAST_OF_NAME = 4
+"""As few characters of a run's name may stand for it."""
 FEW_POINTS = 6
 """A curve of more is shown by its ends, its best point and some between."""
 
@@ -130,8 +132,17 @@ class Runs:
         return sorted(rows, key=lambda row: (keys[sort](row), row.record.run))
 
     def named(self, run: str) -> RunRecord:
-        """The finished run called ``run``; a :class:`PipelineError` if there is none, or it is damaged."""
+        """The finished run called ``run``, or the only one whose name begins so, with four characters at least.
+
+        Raises:
+            PipelineError: there is none, or it is damaged, or there are several.
+        """
         record = self.ledger.find(run)
+        if record is None and len(run) >= LEAST_OF_NAME:
+            matches = sorted(name for name in self.records if name.startswith(run))
+            if len(matches) > 1:
+                raise PipelineError(f"{run} begins the names of {', '.join(few(matches))}: give more of the name")
+            record = self.records[matches[0]] if matches else None
         if record is None:
             unfinished = ", where it is not finished" if self.ledger.began(run) else ""
             raise PipelineError(f"no finished run {run} in {self.ledger.root}{unfinished}: see runs list")
@@ -140,6 +151,7 @@ class Runs:
     def described(self, run: str) -> "RunDescription":
         """All that is known of a finished run."""
         record, problems = self.named(run), list[str]()
+        run = record.run
         curve: list[CurvePoint] = []
         with noted(problems):
             table = self.ledger.curve(run)

@@ -66,6 +66,12 @@ def predict(
         if task.blank:
             notice(f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}")
         _tell_cut(*task.cut, table.rows - task.blank, task.task)
+        if task.outside and task.range is not None:
+            low, high = task.range
+            notice(
+                f"note: {task.outside:,} of {table.rows - task.blank:,} scores of {task.task} are outside"
+                f" {low:g}..{high:g}, the range of the task: a regression is not bounded; clip them if you need to"
+            )
 
 
 def evaluate(
@@ -93,7 +99,7 @@ def evaluate(
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
-    find_model(places.task(target).name, using, places.store, places.reports)
+    find_model(places.task(target).name, using, places.store, places.reports, is_defined=True)
     announce(LIBRARIES)
     from stages import evaluate as stage
 

@@ -15,7 +15,7 @@ from pipeline.system.streams import notice
 
 runs_app = App(name="runs", help="The runs in the reports folder, finished or not.")
 _MOST = 10  # warnings
-Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
+Run = Annotated[str, Parameter(help="A run, as runs list shows it, or the first four or more characters of its name.")]
 
 
 @runs_app.command(name="list")
@@ -68,7 +68,7 @@ def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = 
 @runs_app.command(name="compare")
 def runs_compare(
     run: Run,
-    reference: Annotated[str, Parameter(help="The run that it is compared with.")],
+    reference: Annotated[str, Parameter(help="The run that it is compared with, likewise.")],
     *,
     store: StoreFolder = STORE,
     reports: ReportsFolder = REPORTS,

@@ -6,7 +6,7 @@ score; absent in unlabelled rows).
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,7 @@ from pipeline.data.cells import (
     is_no_text,
     number_of_class,
 )
+from pipeline.data.labels import nearest_class
 from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, same_form
@@ -148,18 +149,24 @@ def _texts(values: Iterable[str]) -> pd.Series:
     return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
 
 
-def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray) -> None:
+def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray, known: Sequence[str] = ()) -> None:
     """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1.
 
     Args:
         values: (n,), with the place of each in the table, from 0, as the index.
+        known: names of which a bad value may be a misspelling.
     """
     places = np.flatnonzero(bad)
     if len(places):
         first = values.iloc[places[:3]]
         rows = zip(first.index.to_numpy() + 1, first.tolist(), strict=True)
-        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in rows)
+        shown = ", ".join(f"row {row}: {shortened(value)}{_meant(value, known)}" for row, value in rows)
         problems.append(f"{what} ({len(places)} in all): {shown}")
+
+
+def _meant(value: Any, known: Sequence[str]) -> str:
+    near = nearest_class(value, known) if isinstance(value, str) and not is_blank(value) else None
+    return "" if near is None else f" (did you mean {shortened(near)}?)"
 
 
 def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
@@ -189,7 +196,7 @@ def _labels(
             numbers = source.scale[0] * numbers + source.scale[1]
     numbers[left_out] = 0
     unread = np.isnan(numbers)
-    _report(problems, f"column '{column}': {unreadable}", values, unread)
+    _report(problems, f"column '{column}': {unreadable}", values, unread, list(source.labels) or task.classes)
     labels, outside = as_labels(task, numbers)
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"

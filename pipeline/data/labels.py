@@ -194,11 +194,27 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
     for name, count in counts.items():
         others = [other for other in by_key[text_key(name)] if (counts[other], other) > (count, name)]
         if not others and count == 1 and compares_spelling:
-            # Kat34 and Kat35 are two names, not one that is misspelt.
-            alike = difflib.get_close_matches(name, frequent, 3, _ALIKE)
-            others = [other for other in alike if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
+            others = _spelt_nearly_like(name, frequent)
         if others and np.isnan(as_number(name)):
             own = rows_text((rows.index[rows["label"] == name] + 1).tolist())
             times = "once" if count == 1 else f"{count} times"
             lines.append(f"label {shortened(name)} occurs {times} ({own}): did you mean {others[0]!r}?")
     return lines
+
+
+def nearest_class(name: str, classes: Sequence[str]) -> str | None:
+    """The class that ``name`` differs from in case, space and punctuation alone, else one that it is spelt nearly like.
+
+    None: it is like none.
+    """
+    if not np.isnan(as_number(name)):
+        return None
+    same = [other for other in classes if text_key(other) == text_key(name)]
+    return next(iter([*same, *_spelt_nearly_like(name, classes)]), None)
+
+
+def _spelt_nearly_like(name: str, known: Sequence[str]) -> list[str]:
+    """Those of ``known`` that are spelt nearly like ``name``, the nearest first."""
+    # Kat34 and Kat35 are two names, not one that is misspelt.
+    alike = difflib.get_close_matches(name, known, 3, _ALIKE)
+    return [other for other in alike if _DIGITS.sub("", other) != _DIGITS.sub("", name)]

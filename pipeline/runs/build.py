@@ -25,7 +25,7 @@ from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, Parts, RunRequest, first_of
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, few
 from pipeline.training.fit import Penalty
 
 _HEAD_KEYS = OF_PREDICTION.union(("encoding", "pooling"))
@@ -103,7 +103,7 @@ def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder
         # What is fresh here is what they started from.
         assert artifact.manifest.seed == request.seed
     own = next(artifact for artifact in request.adapters if artifact.manifest.task == task.name)
-    check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
+    check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run, own.manifest.kind)
     merge_into(encoder, task.name, [modules_of(artifact) for artifact in request.adapters], recipe.merge)
     load_head(own, model.of(task.name).head)
     if recipe.is_merged_only:
@@ -131,7 +131,7 @@ def _build_fusion(
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
     if own is not None:
-        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
+        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run, own.manifest.kind)
     start = anchor if anchored else own
     if recipe.fusion.head_start and recipe.fuses_own and start is not None and same_head(start.manifest.recipe, recipe):
         load_head(start, model.head)
@@ -232,14 +232,32 @@ def why_not_continued(source: Recipe, recipes: Iterable[Recipe]) -> str | None:
     return None
 
 
-def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
-    """Raise a :class:`PipelineError` if ``task`` has since got other classes, another range or number of texts."""
+def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kind: str) -> None:
+    """Raise a :class:`PipelineError` if ``task`` has since got other classes, another range or number of texts.
+
+    Args:
+        kind: of the run.
+    """
     if meaning != task.meaning or pair != task.is_pair:
         changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
+        which = f" ({_changed_classes(meaning['classes'], task.classes)})" if "classes" in changed else ""
+        command = {"adapter": "extract --task", "fusion": "fuse --target"}.get(kind)
+        by = f" (python -m pipeline {command} {task.name})" if command else ""
         raise PipelineError(
-            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}: train it again, or give the"
-            " task its old definition"
+            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}{which}: train it again{by},"
+            " or give the task its old definition"
         )
+
+
+def _changed_classes(then: Sequence[str] | None, now: Sequence[str]) -> str:
+    """How a task's classes differ from those that it had."""
+    then = then or ()
+    parts = {
+        "now also": [name for name in now if name not in then],
+        "now without": [name for name in then if name not in now],
+    }
+    told = [f"{how} {', '.join(few([*map(repr, names)], 5))}" for how, names in parts.items() if names]
+    return "; ".join(told) or "now in another order"
 
 
 def modules_of(artifact: Artifact) -> SavedModules:

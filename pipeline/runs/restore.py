@@ -117,7 +117,7 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         then = task_of(record, name, workspace.store)
         task = wanted.get(name, then)
         pair = record.reads_pairs(name)
-        check_meaning(then.meaning, task.is_pair if pair is None else pair, task, record.run)
+        check_meaning(then.meaning, task.is_pair if pair is None else pair, task, record.run, record.kind)
         parts[name] = Part(task, record.recipe_of(name))
     model = assemble_all(backbone.load(), parts, backbone)
     load_weights(model, record, workspace.ledger)
@@ -158,7 +158,7 @@ def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tu
     """The layers without modules, the artifact's own and ``drop_layers``, of an artifact that can be restored."""
     manifest, recipe = artifact.manifest, artifact.manifest.recipe
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
-    check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
+    check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
     artifact.verify()
     if problem := _why_not_trained(manifest, task, backbone):
         raise PipelineError(f"{artifact.folder / MANIFEST}: damaged: {problem}: {artifact.remedy}")

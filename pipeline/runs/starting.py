@@ -70,8 +70,9 @@ def choose_start(
         title: of the run, for the line on stderr that tells the choice.
     """
     task = scoring.task
+    fresh = "starts from a new adapter: {}, and this equals a run without a warm start (extract without --start-from)"
     if len(rows) < LEAST_ROWS:
-        notice(f"{title} starts from a new adapter: {len(rows)} rows are too few to select a source")
+        notice(f"{title} {fresh.format(f'{len(rows)} rows are too few to select a source')}")
         return None
     rows = at_most(rows, TESTED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
@@ -82,6 +83,6 @@ def choose_start(
     probes = dict(zip(by_task, others, strict=True))
     best = most_explaining(probes, bare)
     listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
-    start = f"is warm-started from {best}" if best else "starts from a new adapter"
+    start = f"is warm-started from {best}" if best else fresh.format("no source helps")
     notice(f"{title} {start}; variance of train explained: {listed}")
     return by_task[best] if best else None

@@ -1,7 +1,6 @@
 """Studies from raw values. Every mistake is named at once, those in its recipes too."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipeline.settings.raw import (
 from pipeline.settings.recipe import has_key, layered, table
 from pipeline.settings.rows import TRAITS, Row
 from pipeline.settings.study import Study
-from pipeline.system.errors import raise_all, validation_problems
+from pipeline.system.errors import nearest, raise_all, validation_problems
 
 
 def parse_study(
@@ -40,7 +39,8 @@ def parse_study(
     values, bases, wrong_likes = expand_likes(values)
     values = override_recipes(values, given)
     values, grids, wrong_grids = expand_grids(values)
-    problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
+    in_recipes = map(_where_it_belongs, recipe_problems(values, bases))
+    problems = [*wrong_likes, *wrong_grids, *in_recipes, *stray_tasks(values, known_tasks)]
     if "reference" not in values:
         values = {**values, "reference": _usual_reference(values)}
     try:
@@ -60,6 +60,15 @@ def parse_study(
 def with_task_names(study: Study, name_of: Callable[[str], str]) -> Study:
     """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
     return parse_study(study.model_dump(), f"study {study.name}", known_tasks=None, name_of=name_of)
+
+
+def _where_it_belongs(problem: str) -> str:
+    """A mistake in a recipe; where it is a key of the whole study, which a header of TOML above it takes in, so."""
+    where, _, mistake = problem.partition(": ")
+    key, _, what = mistake.partition(": ")
+    if what == "unknown key" and key in Study.model_fields:
+        return f"{where}: {key} belongs at the top level of the file, not in [{where}]"
+    return problem
 
 
 def _mistakes(study: Study) -> list[str]:
@@ -121,11 +130,13 @@ def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
     on_curve = study.curve.methods if study.curve else None
     named = (("methods", study.methods), ("curve.methods", on_curve or ()))
     there, known = ", ".join(TRAITS), (*TRAITS, *study.rows)
+    by_title = {traits.title: method for method, traits in TRAITS.items()}  # as tables call them
     for key, names in named:
         for name in names:
             if name not in rows:
-                near = "".join(f"; did you mean '{each}'?" for each in get_close_matches(name, known, n=1))
-                yield f"{key}: '{name}' is not a method ({there}) or a row of the study{near}"
+                near = nearest(name, (*known, *by_title))
+                meant = f"; did you mean '{by_title.get(near, near)}'?" if near else ""
+                yield f"{key}: '{name}' is not a method ({there}) or a row of the study{meant}"
 
 
 def _ensemble_mistakes(study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -117,6 +118,11 @@ def one_line(text: str) -> str:
 def few(lines: Sequence[str], most: int = 10) -> list[str]:
     """The first ``most`` of ``lines``, and how many more there are."""
     return [*lines[:most], *([f"{len(lines) - most} more"] if len(lines) > most else [])]
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """That of ``known`` which ``name`` is spelt nearly like; None: it is like none."""
+    return next(iter(get_close_matches(name, list(known), n=1)), None)
 
 
 def rows_text(numbers: Sequence[int]) -> str:

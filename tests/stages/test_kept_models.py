@@ -94,8 +94,8 @@ def test_a_model_that_was_scored_on_other_dev_rows_is_named(
 ) -> None:
     """Neither score is the higher: the one of a new model may be lower because its dev split is harder."""
     store, task = Store(tmp_path / "store"), find_task("sst")
-    kept = save(store, SST, dev=0.91, dev_rows=50, dev_fingerprint="a")
-    newer = save(store, STS, dev=0.89, **other)
+    kept = save(store, SST, dev=0.91, dev_rows=50, dev_fingerprint="a", meaning=task.meaning)
+    newer = save(store, STS, dev=0.89, meaning=task.meaning, **other)
     workspace = Workspace("", None, store.root, tmp_path / "reports")
     assert best_model("sst", "auto", workspace, task) == kept
     note = (
@@ -106,12 +106,25 @@ def test_a_model_that_was_scored_on_other_dev_rows_is_named(
     assert capsys.readouterr().err == (note if is_told else "")
 
 
-def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(tmp_path: Path) -> None:
-    """A task that got another class and was trained again is answered by the new model."""
+def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task that got another class and was trained again is answered by the new model.
+
+    Until then it is refused, without a note that a model is used.
+    """
     store, task = Store(tmp_path / "store"), find_task("sst")
-    old = save(store, SST, dev=0.9, meaning={**task.meaning, "classes": ["bad", "good"]})
+    for run, dev, rows in ((SST, 0.9, 50), (OTHER, 0.8, 60)):
+        save(store, run, dev=dev, dev_rows=rows, meaning={**task.meaning, "classes": [*task.classes[1:], "mixed"]})
     workspace = Workspace("", None, store.root, tmp_path / "reports")
-    assert best_model("sst", "auto", workspace, task) == old  # restoring it says what has changed
+    capsys.readouterr()
+    with pytest.raises(PipelineError) as caught:
+        best_model("sst", "auto", workspace, task)
+    assert str(caught.value) == (
+        f"run {SST} was trained when task 'sst' had other classes (now also '{task.classes[0]}'; now without 'mixed'):"
+        " train it again (python -m pipeline extract --task sst), or give the task its old definition"
+    )
+    assert capsys.readouterr().err == ""
     new = save(store, STS, dev=0.8, meaning=task.meaning)
     assert best_model("sst", "auto", workspace, task) == new
 
@@ -170,16 +183,26 @@ def test_a_fusion_is_used_only_over_what_its_adapters_held(is_changed: bool, use
     assert best_model("sst", "auto", workspace).manifest.run == used
 
 
-def test_of_a_kind_that_was_not_trained_again_the_old_model_is_taken_and_refused_where_it_is_restored(
-    tmp_path: Path,
-) -> None:
+def test_of_a_kind_that_was_not_trained_again_the_old_model_is_refused(tmp_path: Path) -> None:
     store, task = Store(tmp_path / "store"), find_task("sst")
     save(store, SST, meaning=task.meaning)
-    old = save(store, FUSED, kind="fusion", meaning={**task.meaning, "classes": ["bad", "good"]})
+    save(store, FUSED, kind="fusion", meaning={**task.meaning, "classes": [*task.classes][::-1]})
     workspace = Workspace("", None, store.root, tmp_path / "reports")
-    assert best_model("sst", "fusion", workspace, task) == old
+    with pytest.raises(PipelineError, match=rf"^run {FUSED} .* \(now in another order\): .* fuse --target sst\)"):
+        best_model("sst", "fusion", workspace, task)
 
 
 def test_no_model_of_a_kind_is_none() -> None:
     assert best_of([artifact("adapter", 0.5, "a")], "fusion") is None
     assert best_of([], "auto") is None
+
+
+def test_a_name_that_is_nearly_one_of_the_store_is_answered_with_it(tmp_path: Path) -> None:
+    store, reports = Store(tmp_path / "store"), tmp_path / "reports"
+    save(store, SST, "tickets")
+    with pytest.raises(PipelineError, match=r"no model of 'ticket' in .*/store: did you mean 'tickets'\?$"):
+        find_model("ticket", "auto", store.root, reports)
+    with pytest.raises(PipelineError, match=r"there are those of tickets; .* extract --task ticket trains one"):
+        find_model("ticket", "auto", store.root, reports, is_defined=True)
+    with pytest.raises(PipelineError, match=r"a run that runs list shows; did you mean 'fusion'\?$"):
+        find_model("tickets", "fussion", store.root, reports)

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
+from pipeline.data.tokens import Cut
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
@@ -192,6 +195,26 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
     assert found["films_prediction"][kept].tolist() == expected["films_prediction"][kept].tolist()
     for column in columns[1:3]:
         assert found[column][kept].to_numpy(float) == pytest.approx(expected[column][kept].to_numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scores", "outside"), [([-0.1, 0.0, 5.0, 6.5], 2), ([-1e-7, 0.0, 5.0, 5 + 1e-7], 0)], ids=["unbounded", "a cosine"]
+)
+def test_scores_outside_the_range_are_counted_and_written_as_they_are(
+    scores: list[float], outside: int, trained: Workspace, tmp_path: Path, monkeypatch, capsys
+) -> None:  # type: ignore[no-untyped-def]
+    answer = [Prediction(np.array(scores), None)], Cut(0, 24)
+    monkeypatch.setattr("stages.predict.predictions_of", lambda *_: answer)
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    pd.DataFrame({"sentence1": ["a", "b", " ", "c", "d"], "sentence2": "x"}).to_csv(file, index=False)
+    capsys.readouterr()
+    assert main(["predict", "--target=pairs", f"--input={file}", f"--output={out}", *places(trained)]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
+    assert notes == [
+        f"note: {outside} of 4 scores of pairs are outside 0..5, the range of the task: a regression is not bounded;"
+        " clip them if you need to"
+    ] * bool(outside)
+    assert pd.read_csv(out)["prediction"].dropna().tolist() == scores
 
 
 def test_ids_need_not_be_there_nor_differ(trained: Workspace, tmp_path: Path) -> None:

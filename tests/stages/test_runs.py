@@ -473,7 +473,8 @@ def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -
         (["remove", ".."], "no run .. in"),
         (["remove", ALONE, "../runs"], "no run ../runs in"),
         (["remove"], "--runs requires an argument"),
-        (["show", "aaaa"], "no finished run aaaa in"),
+        (["show", "eeee"], "no finished run eeee in"),
+        (["show", "aaa"], "no finished run aaa in"),
         (["compare", FIRST, FIRST], "name two runs"),
         (["list", "--since", "yesterday"], "--since yesterday: give a date such as 20"),
         (["list", "--since", "0001-01-01T00:00+14:00"], "give a date such as 20"),
@@ -561,3 +562,15 @@ def test_the_options_offer_every_kind_and_order() -> None:
     assert [set(get_args(hints["sort"])), set(get_args(get_args(hints["kind"])[0]))] == [
         set(get_args(Sort)), set(get_args(Method)),
     ]  # fmt: skip
+
+
+def test_the_first_characters_of_a_name_stand_for_the_only_run_that_has_them(verb: Run, ledger: Ledger) -> None:
+    assert verb("runs", "show", FIRST[:4]) == verb("runs", "show", FIRST)
+    assert verb("runs", "compare", FIRST[:4], SECOND[:5]) == verb("runs", "compare", FIRST, SECOND)
+    assert verb("runs", "compare", FIRST[:4], FIRST)[0] == 2
+    other = f"{FIRST[:8]}bbbb"
+    ledger.finish(record(other), CURVE, {"sst": answers(5)})
+    status, _, error = verb("runs", "show", FIRST[:4])
+    assert (status, error) == (2, f"error: aaaa begins the names of {FIRST}, {other}: give more of the name\n")
+    assert verb("runs", "show", other[:9])[1] == verb("runs", "show", other)[1]
+    assert verb("runs", "remove", other[:9])[0] == 2

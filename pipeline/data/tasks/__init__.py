@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.data.texts import same_form
 from pipeline.stats.names import METRICS_OF, Kind, Metric
-from pipeline.system.errors import PipelineError, few, raise_all, shortened, validation_problems
+from pipeline.system.errors import PipelineError, few, nearest, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
 
 Encoding = Literal["cross", "siamese"]
@@ -313,7 +312,7 @@ def _instead_of(name: str, own: Sequence[str], built_in: Sequence[str]) -> str:
     if run and task in known:
         return f": name '{task}', and the run with --using {run}"
     listed = "python -m pipeline tasks list"
-    if near := get_close_matches(name, known, n=1):
-        return f" (did you mean '{near[0]}'?): {listed} names all"
+    if near := nearest(name, known):
+        return f" (did you mean '{near}'?): {listed} names all"
     mine = f"one of {', '.join(few(own, 20))}; or " if own else ""
     return f": name {mine}a built-in one ({listed}); or a task file; or put <task>/task.toml into --data DIR"

@@ -568,7 +568,15 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "labels that are neither numbers nor names": (
         task(),
         {"mood/train.csv": "text,label\na,Good\nb,1\nc,\nd,inf\ne,nan\nf,good\n"},
-        ["train.csv: 1 problem", "nor in ['bad', 'good'] (4 in all): row 1: 'Good', row 3: None, row 4: 'inf'"],
+        [
+            "train.csv: 1 problem",
+            "nor in ['bad', 'good'] (4 in all): row 1: 'Good' (did you mean 'good'?), row 3: None, row 4: 'inf'",
+        ],
+    ),
+    "labels that are nearly names": (
+        task(classes=["billing", "kat 34"]),
+        {"mood/train.csv": "text,label\na,biling\nb,Kat-34\nc,kat 35\n"},
+        ["(3 in all): row 1: 'biling' (did you mean 'billing'?), row 2: 'Kat-34' (did you mean 'kat 34'?), row 3: 'k"],
     ),
     "scores that are no numbers": (
         pair_task(),
@@ -578,7 +586,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "labels not in the mapping": (
         task(files={"labels": {"neg": 0, "pos": 1}}),
         {"mood/train.csv": "text,label\na,pos\nb,neg\nc,POS\nd,\n"},
-        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS', row 4: None"],
+        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS' (did you mean 'pos'?), row 4: None"],
     ),
     "a mapping to no class": (
         task(files={"labels": {"neg": 0, "pos": 2}}),

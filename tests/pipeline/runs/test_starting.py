@@ -218,3 +218,17 @@ def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
     everything = [workspace.ledger.find(file.parent.name) for file in workspace.ledger.root.glob("*/run.json")]
     (seconds,) = (entry.total_seconds for entry in result.entries if entry.method == "fusion")
     assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))
+
+
+@pytest.mark.parametrize(("limit", "why"), [(None, "no source helps"), (8, "8 rows are too few to select a source")])
+def test_a_start_that_changes_nothing_is_said_to(
+    limit: int | None, why: str, workspace: Workspace, quick: Quick, monkeypatch, capsys
+) -> None:  # type: ignore[no-untyped-def]
+    extract("meals", quick("adapter", **UNTRAINED), workspace, seed=0)
+    chosen(monkeypatch, None)
+    recipe = quick("adapter", **UNTRAINED)
+    begun = extract("films", recipe, workspace, seed=0, limit=limit, start_from="best").record
+    note = f"{why}, and this equals a run without a warm start (extract without --start-from)"
+    assert f"adapter films seed 0 starts from a new adapter: {note}" in capsys.readouterr().err
+    plain = extract("films", recipe, workspace, seed=0, limit=limit).record
+    assert all(torch.equal(one, weights(workspace, plain)[name]) for name, one in weights(workspace, begun).items())

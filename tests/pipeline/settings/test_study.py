@@ -355,6 +355,13 @@ def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     assert read_study(str(file), STUDIES, {}).name == "other"
 
 
+def test_a_file_in_the_working_folder_is_named_with_its_suffix(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").touch()
+    with pytest.raises(PipelineError, match=r"^unknown study 'mine': did you mean mine\.toml\?$"):
+        read_study("mine", STUDIES, {})
+
+
 @pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
 def test_an_unknown_study_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(PipelineError) as caught:
@@ -525,6 +532,20 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a row that is no method": (
         {"methods": ["full", "lora"], "curve": {"methods": ["full", "rola"]}},
         ["methods: 'lora' is not a method (frozen, full,", "curve.methods: 'rola' is not a method"],
+    ),
+    "a row as tables call it": (
+        {"methods": ["full", "head"]},
+        [
+            "methods: 'head' is not a method (frozen, full, sequential, multitask, adapter, merge, fusion, ensemble) or"
+            " a row of the study; did you mean 'frozen'?"
+        ],
+    ),
+    "keys of the study in a recipe": (
+        {"recipe": {"limit": 9}, "rows": {"full": {"recipe": {"seeds": [1]}}}},
+        [
+            "recipe: limit belongs at the top level of the file, not in [recipe]",
+            "rows.full.recipe: seeds belongs at the top level of the file, not in [rows.full.recipe]",
+        ],
     ),
     "a row that does not say what it is": (
         {"methods": ["full", "cls"], "rows": {"cls": {"pooling": "cls"}, "other": {"method": "lora"}}},
