@@ -77,12 +77,10 @@ class Scoring:
         return outputs - head.threshold.item()
 
     def reads_classes_reversed(self, model: TransferModel) -> bool:
-        """Whether pairs of the first of two classes have the higher cosine, which the head reads as the second.
+        """Whether pairs of the first of two classes have the higher cosine, which a cosine head reads as the second.
 
         By the test of Mann and Whitney at a level of one in a thousand, as no one asked for it.
         """
-        if self.task.kind != "classes" or not isinstance(model.head, CosineHead):
-            return False
         cosine, labels = self._outputs(model).squeeze(-1).double().numpy(), self.rows["label"].to_numpy()
         first, second = cosine[labels == 0], cosine[labels == 1]
         if not (len(first) and len(second)):
