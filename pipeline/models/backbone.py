@@ -1,8 +1,9 @@
 """Load a pretrained encoder, from the Hub or a folder, as fp32 without remote code; a problem is one line."""
 
+import copy
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ _INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"
 
 @dataclass(frozen=True)
 class Backbone:
-    """A pretrained encoder on disk or in the Hub's cache, and what identifies it."""
+    """A pretrained encoder, read once from disk or the Hub's cache, and what identifies it."""
 
     name: str
     weights_hash: str
@@ -48,8 +49,10 @@ class Backbone:
     layers: int
     tensor_names: tuple[str, ...]
     parameters: int  # their number
+    pretrained: PreTrainedModel = field(repr=False, compare=False)
+    """The encoder as its file has it, with its pooler if it has one. It is copied, never changed."""
     pooler: str = ""
-    """sha256 over the pretrained pooler's tensors; empty: the encoder is read without it."""
+    """sha256 over the pretrained pooler's tensors; empty: models are made without it."""
 
     @property
     def is_folder(self) -> bool:
@@ -68,8 +71,10 @@ class Backbone:
 
     def with_pooler(self) -> Self:
         """The same with its pretrained pooler; a :class:`PipelineError` if it has none."""
-        state = _load_encoder(self.name, pooler=True).state_dict()
-        own = {name: tensor for name, tensor in state.items() if name not in self.tensor_names}
+        own = {name: tensor for name, tensor in self.pretrained.state_dict().items() if _is_pooler(name)}
+        if not own:
+            family = self.pretrained.config.model_type
+            raise refused(self.name, f"{'its file' if family in HAS_POOLER else family} has no {_POOLER}")
         return replace(
             self,
             tensor_names=(*self.tensor_names, *own),
@@ -83,31 +88,21 @@ class Backbone:
         ``hidden_dropout`` is that on embeddings and on what each sub-layer adds; None is the backbone's own. Dropout on
         attention weights stays as it is.
         """
-        encoder = _load_encoder(self.name, bool(self.pooler))
+        encoder = copy.deepcopy(self.pretrained)
+        if not self.pooler and hasattr(encoder, "pooler"):
+            encoder.pooler = None
         _set_dropout(encoder, hidden_dropout)
         # AdapterHub writes this name into an artifact's configuration. The path it was read from would make equal
         # artifacts differ.
         encoder.config.name_or_path = f"sha256:{self.weights_hash}"
         return encoder
 
-    def check_unchanged(self, encoder: torch.nn.Module) -> str:
-        """The hash of the backbone's tensors in ``encoder``; raise if one differs in any bit from its file."""
-        state = encoder.state_dict()
-        digest = hash_tensors({name: state[name] for name in self.tensor_names if not _is_pooler(name)})
-        pooler = {name: state[name] for name in self.tensor_names if _is_pooler(name)}
-        if digest != self.weights_hash or (pooler and hash_tensors(pooler) != self.pooler):
-            raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
-        return digest
-
-    def check_pretrained(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
-        """Raise if a tensor of the backbone in ``encoder``, but for ``trained``, differs in any bit from its file.
-
-        For BERT-base, reading the file again takes less than half the time of :meth:`check_unchanged`.
-        """
-        state, pretrained = encoder.state_dict(), _load_encoder(self.name, bool(self.pooler)).state_dict()
+    def check_unchanged(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
+        """Raise if a tensor of the backbone in ``encoder``, but for ``trained``, differs in any bit from its file."""
+        state, pretrained = encoder.state_dict(), self.pretrained.state_dict()
         for name in set(self.tensor_names) - set(trained):
             if not torch.equal(state[name].cpu().view(torch.int32), pretrained[name].view(torch.int32)):
-                raise RuntimeError(f"'{name}' of '{self.name}' changed while modules were loaded: this is a bug")
+                raise RuntimeError(f"frozen weight '{name}' of '{self.name}' changed: this is a bug")
 
 
 def open_backbone(name: str) -> Backbone:
@@ -118,7 +113,8 @@ def open_backbone(name: str) -> Backbone:
             not fit its configuration or are not finite, or it does not run.
     """
     encoder = _load_encoder(name)
-    config, state = encoder.config, encoder.state_dict()
+    config = encoder.config
+    state = {name: tensor for name, tensor in encoder.state_dict().items() if not _is_pooler(name)}
     max_length = config.max_position_embeddings - POSITION_OFFSET[config.model_type]
     _check_encoder(name, encoder, max_length)
     described = {key: value for key, value in config.to_dict().items() if key not in _INERT_CONFIG}
@@ -131,7 +127,8 @@ def open_backbone(name: str) -> Backbone:
         max_length=max_length,
         layers=config.num_hidden_layers,
         tensor_names=tuple(state),
-        parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+        parameters=sum(parameter.numel() for name, parameter in encoder.named_parameters() if not _is_pooler(name)),
+        pretrained=encoder,
     )
 
 
@@ -179,7 +176,10 @@ def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapp
     """
     own = set(backbone.tensor_names)
     trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own)
-    hashes = {} if trains else {"backbone": backbone.check_unchanged(encoder)}
+    hashes = {}
+    if not trains:
+        backbone.check_unchanged(encoder)
+        hashes["backbone"] = backbone.weights_hash
     after = adapter_hashes(encoder, adapters)
     if changed := [name for name in adapters if after[name] != adapters[name]]:
         raise RuntimeError(f"frozen adapters changed during training: {', '.join(changed)}: this is a bug")
@@ -199,19 +199,16 @@ def _is_pooler(name: str) -> bool:
     return name.startswith("pooler.")
 
 
-def _load_encoder(name: str, pooler: bool = False) -> PreTrainedModel:
-    config = configuration(name)
-    if pooler and config.model_type not in HAS_POOLER:
-        raise refused(name, f"{config.model_type} has no {_POOLER}")
-    layer: dict[str, Any] = {"add_pooling_layer": pooler} if config.model_type in HAS_POOLER else {}
-    encoder, info = read_pretrained(name, ENCODER, AutoModel, **_keywords(config), **layer)
+def _load_encoder(name: str) -> PreTrainedModel:
+    """The encoder in fp32, with its pooler if its file has one."""
+    encoder, info = read_pretrained(name, ENCODER, AutoModel, **_keywords(configuration(name)))
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
-    missing = sorted(info["missing_keys"])
-    if missing and all(map(_is_pooler, missing)):
-        raise refused(name, f"its file has no {_POOLER}")
+    missing = sorted(key for key in info["missing_keys"] if not _is_pooler(key))
     if missing:
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
         raise refused(name, f"{problem}: give the folder of a complete encoder")
+    if info["missing_keys"]:
+        encoder.pooler = None
     return encoder
 
 

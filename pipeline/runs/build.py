@@ -126,7 +126,7 @@ def _build_fusion(
     add_fusion(encoder, sources, recipe, task.name, anchors)
     if anchor is not None and not anchored:
         begin_as(encoder, task.name, modules_of(anchor))
-    backbone.check_pretrained(encoder)
+    backbone.check_unchanged(encoder)
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)

@@ -35,7 +35,7 @@ def test_a_changed_weight_is_noticed(backbone: Backbone) -> None:
     encoder = backbone.load()
     with torch.no_grad():
         next(encoder.parameters())[0, 0] += 1e-6
-    with pytest.raises(RuntimeError, match="changed during training"):
+    with pytest.raises(RuntimeError, match="changed"):
         backbone.check_unchanged(encoder)
 
 
@@ -43,13 +43,13 @@ def test_what_is_loaded_beside_the_backbone_may_not_change_a_bit_of_it(backbone:
     encoder = backbone.load()
     add_adapter(encoder, "films", "houlsby", 8)
     drawn = torch.get_rng_state()
-    backbone.check_pretrained(encoder)
+    backbone.check_unchanged(encoder)
     assert torch.equal(torch.get_rng_state(), drawn)  # what a run draws afterwards does not depend on the check
     name = "encoder.layer.1.output.LayerNorm.bias"
     encoder.get_parameter(name).data.view(torch.int32)[-1] ^= 1
-    backbone.check_pretrained(encoder, trained=[name])
-    with pytest.raises(RuntimeError, match=f"'{name}' of .* changed while modules were loaded"):
-        backbone.check_pretrained(encoder)
+    backbone.check_unchanged(encoder, trained=[name])
+    with pytest.raises(RuntimeError, match=name):
+        backbone.check_unchanged(encoder)
 
 
 def test_the_hash_is_of_the_weights_whatever_the_file(backbone_folder: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_one_bit_of_an_adapter_is_seen(fused, backbone) -> None:  # type: ignore
 
 def test_one_bit_of_the_backbone_is_seen(fused, backbone) -> None:  # type: ignore[no-untyped-def]
     flip_last_bit(fused.embeddings.word_embeddings.weight)
-    with pytest.raises(RuntimeError, match="frozen weights .* changed"):
+    with pytest.raises(RuntimeError, match="changed"):
         unchanged_parts(fused, backbone, adapter_hashes(fused, NAMES))
 
 

@@ -365,8 +365,8 @@ def test_no_loader_may_touch_the_backbone(
     for name in ("load_modules", "load_fusion", "load_adapter"):
         monkeypatch.setattr(build, name, touching(getattr(build, name)))
     artifact = kinds[kind][0]
-    with pytest.raises(RuntimeError, match="word_embeddings.weight' .* changed while modules were loaded"):
+    with pytest.raises(RuntimeError, match="word_embeddings.weight"):
         restore(artifact, TASKS["films"], place(store, backbone))
     if kind == "houlsby":
-        with pytest.raises(RuntimeError, match="changed while modules were loaded"):
+        with pytest.raises(RuntimeError, match="changed"):
             restore_together([artifact], [TASKS["films"]], place(store, backbone))

@@ -49,7 +49,7 @@ def test_the_pooler_is_part_of_what_identifies_a_model_only_where_it_is_read(bac
     pooled.check_unchanged(encoder)
     with torch.no_grad():
         encoder.pooler.dense.bias += 1
-    with pytest.raises(RuntimeError, match="changed during training"):
+    with pytest.raises(RuntimeError, match="changed"):
         pooled.check_unchanged(encoder)
 
 

@@ -1,0 +1,58 @@
+"""Whatever a command does, it reads the weights of its backbone once."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline import load
+from tests.reads import reads_of
+from tests.stages.conftest import Shop
+
+Run = Callable[..., tuple[int, str, str]]
+SMALL = ("--seed", 2, "--recipe", "small.toml")
+STUDY = """
+methods = ["full", "adapter", "fusion"]
+targets = ["films"]
+sources = ["meals"]
+recipe = { bottleneck = 8, epochs = 1, gate_start = "even" }
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("extract", "--task", "films", *SMALL),
+        ("extract", "--task", "films", "--start-from", "best", *SMALL),
+        ("fuse", "--target", "films", "--sources", "meals,pairs", *SMALL),
+        ("fuse", "--target", "films", "--sources", "best:1", *SMALL),
+        ("fuse", "--target", "films", "--fusion", "anchored", *SMALL),
+        ("fuse", "--target", "films", "--fusion", "standard", *SMALL),
+        ("compare", "--study", "study.toml", "--seeds", 1),
+        ("predict", "--target", "films", "--input", "new.csv", "--output", "scored.csv"),
+        ("evaluate", "--target", "films", "--split", "dev"),
+        ("explain", "--target", "films", "--using", "fusion", "--text", "the film is good"),
+    ],
+    ids=lambda command: " ".join(map(str, command[:5])),
+)
+def test_of_the_backbone_every_tensor_is_read_once(
+    command: Sequence[object], shop: Shop, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, backbone = shop.copied(tmp_path), Path(shop.workspace.backbone_name)
+    monkeypatch.chdir(tmp_path)
+    Path("new.csv").write_text("sentence\nthe film is good\n")
+    Path("small.toml").write_text("bottleneck = 8\nepochs = 1\n")
+    Path("study.toml").write_text(STUDY)
+    places = ("--backbone", backbone, "--data", workspace.data, "--store", "store", "--reports", "reports")
+    with reads_of(backbone) as reads:
+        status, _, errors = run(*command, *places)
+    assert status == 0, errors
+    assert set(reads.values()) == {1}
+
+
+def test_load_and_predict_read_every_tensor_once(shop: Shop) -> None:
+    backbone = Path(shop.workspace.backbone_name)
+    with reads_of(backbone) as reads:
+        model = load("films", store=shop.store, backbone=str(backbone), data=shop.workspace.data)
+        model.predict(["the film is good"])
+    assert set(reads.values()) == {1}
