@@ -104,6 +104,14 @@ class Backbone:
             if not torch.equal(state[name].cpu().view(torch.int32), pretrained[name].view(torch.int32)):
                 raise RuntimeError(f"frozen weight '{name}' of '{self.name}' changed: this is a bug")
 
+    def check_and_share(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
+        """:meth:`check_unchanged`; then the tensors of all such encoders are in memory once. None of them may train."""
+        self.check_unchanged(encoder, trained)
+        pretrained = dict(self.pretrained.named_parameters())
+        for name, parameter in encoder.named_parameters():
+            if name in pretrained and name not in trained:
+                parameter.data = pretrained[name].data
+
 
 def open_backbone(name: str) -> Backbone:
     """Load, check and identify the backbone in a folder or of a Hub id.

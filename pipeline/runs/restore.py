@@ -52,7 +52,7 @@ def restore(
         sources = {adapter.manifest.task: modules_of(adapter) for adapter in adapters}
         load_fusion(encoder, sources, modules_of(trained), dropped)
         use_fusion_implementation(encoder, manifest.recipe.fusion.implementation)
-    backbone.check_unchanged(encoder, own)
+    backbone.check_and_share(encoder, own)
     model = assemble(encoder, manifest.recipe, task)
     load_head(trained, model.head)
     return model.requires_grad_(False).eval()
@@ -93,7 +93,7 @@ def restore_together(
     encoder = backbone.load()
     for (artifact, task), layers in zip(pairs, dropped, strict=True):
         load_adapter(encoder, task.name, modules_of(artifact), layers)
-    backbone.check_unchanged(encoder)
+    backbone.check_and_share(encoder)
     parallel_adapters(encoder, [task.name for task in tasks])
     models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in pairs]
     for (artifact, _), model in zip(pairs, models, strict=True):

@@ -394,3 +394,13 @@ def test_a_sentencepiece_tokenizer_says_what_to_install(
     monkeypatch.setattr("pipeline.models.backbone.is_sentencepiece_available", lambda: False)
     with pytest.raises(PipelineError, match=r"model \(spm.model\) .* pip install sentencepiece protobuf"):
         open_backbone(str(folder))
+
+
+def test_encoders_that_only_predict_are_in_memory_once(backbone: Backbone) -> None:
+    one, other = backbone.load(), backbone.load()
+    name = "encoder.layer.1.output.LayerNorm.bias"
+    other.get_parameter(name).data += 1
+    backbone.check_and_share(one)
+    backbone.check_and_share(other, trained=[name])
+    places = [{n: p.data_ptr() for n, p in encoder.named_parameters()} for encoder in (one, other)]
+    assert {n for n in places[0] if places[0][n] != places[1][n]} == {name}
