@@ -68,7 +68,7 @@ def _parsed(value: str) -> Any:
 def in_effect(recipe: Recipe) -> dict[str, Any]:
     """The flat values of a resolved recipe, each rate that follows another with its value."""
     values = recipe.flat()
-    for key in ("backbone_learning_rate", "head_learning_rate"):
+    for key in ("backbone_learning_rate", "head_learning_rate", "gate_learning_rate"):
         values[key] = values[key] or values["learning_rate"]
     if values["embedding_learning_rate"] is None and values["layer_decay"] == 1:
         values["embedding_learning_rate"] = values["backbone_learning_rate"]

@@ -146,7 +146,14 @@ def even_gate(sources: int) -> float:
 class Gated(RecipePart):
     """Settings of a gated fusion."""
 
-    flags = {"gate": "gate", "rank": "gate_rank", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
+    flags = {
+        "gate": "gate",
+        "rank": "gate_rank",
+        "start": "gate_start",
+        "learning_rate": "gate_learning_rate",
+        "shared": "gate_shared",
+        "own": "own_adapter",
+    }
 
     gate: Gate = Field(
         "token",
@@ -158,6 +165,9 @@ class Gated(RecipePart):
         None,
         description="initial gate of each source: a number; even: 2 / sources, at most 1; probe: linear probes select"
         " the sources and their gates; unset: probe if the own adapter is fresh, else even",
+    )
+    learning_rate: Number | None = Field(
+        None, gt=0, description="peak learning rate of the gates; unset: learning_rate"
     )
     shared: bool = Field(False, description="the same gates at all sites")
     own: Own = Field(

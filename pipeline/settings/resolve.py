@@ -216,6 +216,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
         embeddings = None
     own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
+    gates = None if recipe.gated.learning_rate == modules else recipe.gated.learning_rate
     anchored = recipe.fuses_as == "anchored"
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
     # Where nothing trains, the start is all there is to score.
@@ -226,7 +227,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
         "head_learning_rate": None if head == modules else head,
         "pretrained": recipe.pretrained.model_copy(update=rates),
         "score_start": usual_start if recipe.score_start is None else recipe.score_start,
-        "gated": recipe.gated.model_copy(update={"start": _gate_start(recipe)}),
+        "gated": recipe.gated.model_copy(update={"start": _gate_start(recipe), "learning_rate": gates}),
     }
 
 

@@ -43,8 +43,8 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     Heads have ``head_learning_rate``; of the pretrained encoder's own parameters layer l of L (l from 1) has
     ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section 5.3.4; Hayes 2024 calls the layers 0 to
     11 and writes 11 - l), what is below the layers ``embedding_learning_rate``, or a step below the lowest, and what is
-    above the layers, such as a pooler, the undiminished rate. All others, the modules put into the encoder,
-    have ``learning_rate``.
+    above the layers, such as a pooler, the undiminished rate. A gated fusion's gates have ``gate_learning_rate``, all
+    others, the modules put into the encoder, ``learning_rate``.
 
     Args:
         model: its encoders are called ``backbone`` and its heads ``head``, at any depth.
@@ -64,6 +64,8 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
         inner, layer = _name_in_encoder(name), layer_of(name)
         if not inner:
             rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
+        elif ".adapter_fusion_layer." in name:
+            rates[name] = recipe.gated.learning_rate or recipe.learning_rate
         elif not is_pretrained(name, own):
             rates[name] = recipe.learning_rate
         elif layer is not None:

@@ -16,9 +16,12 @@ from pipeline.methods.gated import GATED_FILE, GatedFusion
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.parts import Gated
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from pipeline.training.optim import peak_rates
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, trainable
 
 SOURCES = ("films", "pairs", "scores")
@@ -91,6 +94,25 @@ def test_closed_gates_leave_the_own_adapter(own: str, backbone: Backbone, folder
     encoder = gated(backbone, folders, "pairs", own_adapter=own, gate_start=0.0)
     use(encoder, "fast")
     torch.testing.assert_close(hidden(encoder), alone(backbone, folders["pairs"]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("own", OWNS)
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize(("rate", "of_gates"), [(None, 1e-3), (6e-3, 6e-3)])
+def test_the_gates_alone_have_their_rate(
+    rate: float | None, of_gates: float, gate: str, own: str, backbone: Backbone, folders: dict[str, SavedModules]
+) -> None:
+    settings = {**GATES[gate], "own_adapter": own, "learning_rate": 1e-3, "gate_learning_rate": rate}
+    pretrained = [name for name, _ in backbone.load().named_parameters()]
+    encoder = gated(backbone, folders, TARGET if own in ADDED else "pairs", **settings)
+    model = TransferModel(encoder, build_head("linear", backbone.hidden_size, 2, 1, 0.0), "cross", "mean")
+    gates = {id(parameter) for layer in layers(encoder) for parameter in layer.parameters()}
+    rates = peak_rates(model, recipe_of(**settings), pretrained)
+    assert rates == {
+        name: of_gates if id(parameter) in gates else 1e-3
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 @pytest.mark.parametrize("own", OWNS)

@@ -363,6 +363,28 @@ def test_equal_learning_rates_are_equal_however_they_are_written(
     assert resolve(recipe, STS, "fp32") == recipe
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 6e-3),
+        ({"gate": "vector", "own_adapter": "none"}, 6e-3),
+        ({"learning_rate": 6e-3}, None),
+        ({"fusion": "standard"}, None),
+        ({"fusion": "anchored"}, None),
+        ({"trainable": "adapter"}, None),
+    ],
+    ids=str,
+)
+def test_the_rate_of_gates_counts_only_where_there_are_gates_of_another_rate(
+    given: dict[str, Any], expected: float | None
+) -> None:
+    usual = resolved(STS, **{"trainable": "fusion", **given})
+    recipe = resolved(STS, **{"trainable": "fusion", "gate_learning_rate": 6e-3, **given})
+    assert recipe.gated.learning_rate == expected
+    assert (recipe == usual) == (recipe.identity == usual.identity) == (expected is None)
+    assert "gate_learning_rate" not in usual.identity
+
+
 def test_a_head_without_weights_has_no_learning_rate() -> None:
     cosine = {"trainable": "full", "head": "cosine"}
     assert resolved(STS, head_learning_rate=1e-2, **cosine) == resolved(STS, **cosine)
