@@ -96,6 +96,7 @@ def predict(
     batch_size: int,
     precision: Precision,
     drop_layers: str | None = None,
+    rows: pd.DataFrame | None = None,
 ) -> PredictedTable:
     """Write the input's rows with a prediction a target, in the input's order, with all columns that they have.
 
@@ -110,6 +111,7 @@ def predict(
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
+        rows: those of ``input_file`` if they have been read; several processes then use those of the main one.
 
     Raises:
         PipelineError: no such model, unfit rows, a column that is called as one of the predictions, or a file that
@@ -119,16 +121,16 @@ def predict(
     dropped = layers_option(drop_layers)
     check_output(output_file, input_file)
     tasks = parse_targets(target, using, workspace.task)
-    table = on_main_process(lambda: read_input(input_file))
-    rows = _rows_of(tasks, table, name_of(input_file))
+    table = on_main_process(lambda: read_input(input_file) if rows is None else rows)
+    read = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
     models = _models(tasks, target, using, workspace, dropped)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-        predicted = models.predict(rows, dropped, batch_size, accelerator)
+        predicted = models.predict(read, dropped, batch_size, accelerator)
     if accelerator.is_main_process:
         columns = [
-            _columns(task, predicted[task.name][0], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
+            _columns(task, predicted[task.name][0], read[task.name].index, len(kept), len(tasks) > 1) for task in tasks
         ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
     summaries = (
@@ -136,7 +138,7 @@ def predict(
             task.name,
             kind,
             name,
-            blank=len(kept) - len(rows[task.name]),
+            blank=len(kept) - len(read[task.name]),
             cut=predicted[task.name][1],
             outside=_outside(task, predicted[task.name][0].values),
             range=task.range,

@@ -15,7 +15,7 @@ from pipeline.records.store import Artifact, Store
 from pipeline.serving.answers import Answer, TooLong
 from pipeline.serving.app import make_app
 from pipeline.serving.limits import Limits
-from pipeline.serving.server import address_of, is_loopback, listen, own_names, run
+from pipeline.serving.server import address_of, hosts_of, is_loopback, listen, run
 from pipeline.serving.service import Explainer
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
@@ -57,7 +57,7 @@ def serve(
         if not is_loopback(bound):
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
-        app = make_app(shelf, limits, own_names(bound, host))
+        app = make_app(shelf, limits, hosts_of(bound, host))
         run(app, bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
 
 
@@ -87,7 +87,7 @@ class ServedModel:
         return [
             TooLong(
                 f"has {long[number]} tokens, and {model.task} reads {model.max_length}: shorten it, or send"
-                ' "truncate": true to have it cut'
+                ' "truncate": true to have its end cut'
             )
             if number in long
             else answer_of(predicted[number])

@@ -352,13 +352,15 @@ def test_help_and_slips_of_the_pen_need_no_heavy_import(
     [
         ([*to_predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
         ([*to_predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
+        (["predict", "--target", "sst", "--store", "kept", "--input", "file", "--output", "o.csv"], "file: "),
         ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
         ([*EXPLAIN, "--text", "a", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
         ([*EXPORT, "new", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
     ],
 )
-def test_what_the_reports_tell_needs_no_torch(arguments: list[str], expected: str, tmp_path: Path) -> None:
+def test_what_reports_and_the_input_tell_needs_no_torch(arguments: list[str], expected: str, tmp_path: Path) -> None:
     save(Store(tmp_path / "kept"), "0" * 12)  # of sst
+    (tmp_path / "file").write_bytes(bytes(range(256)))
     status, error = without({"torch", "transformers", "datasets"}, arguments, tmp_path)
     assert (status, expected in error) == (2, True), error
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_predictions
-from pipeline.data.table_files import check_output
+from pipeline.data.table_files import STANDARD, check_output
 from pipeline.data.tasks import find_task
 from pipeline.settings.layers import layers_option
 from pipeline.stats.names import EnsembleRule
@@ -47,6 +47,9 @@ def predict(
     _check_there(input)
     check_models(target, using, places.task, places.store, places.reports)
     check_output(output, input)
+    from pipeline.data.foreign import read_input  # pandas, which loads much faster than torch
+
+    rows = None if input == STANDARD else read_input(input)  # standard input can be read by one process alone
     announce(LIBRARIES)
     from stages import predict as stage
 
@@ -59,6 +62,7 @@ def predict(
         batch_size=passes.batch_size,
         precision=passes.precision,
         drop_layers=drop_layers,
+        rows=rows,
     )
     if not to_stdout:
         print_predictions(table, json)
@@ -163,6 +167,6 @@ def _tell_cut(cut: int, max_length: int, rows: int, task: str) -> None:
 
 def _check_there(table: Path) -> None:
     """Raise a :class:`PipelineError` for a table to read that is not there; ``-`` is standard input."""
-    if str(table) != "-":
+    if table != STANDARD:
         with reading(table):
             table.stat()

@@ -157,7 +157,7 @@ def serve(
         model: The model of POST /predict: a task or TASK@RUN (the only task).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
-    need_extra("serve", "serve", "fastapi", "uvicorn")
+    need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
     from stages import serve_options
 
     limits = options.parse()

@@ -16,7 +16,7 @@ _MAIN = """
 if __name__ == "__main__":
     asked = 1 + max(number for texts in TASK["inputs"] for number in texts)
     if len(sys.argv) != 1 + asked:
-        print(f"usage: python {sys.argv[0]} {'TEXT' if asked == 1 else 'TEXT TEXT'}", file=sys.stderr)
+        print(f"usage: python {sys.argv[0]}{asked * ' TEXT'}", file=sys.stderr)
         sys.exit(2)
     (values,) = answer([tuple(sys.argv[1:])]).values()
     for name, value in zip(TASK["classes"] or ["score"], values.reshape(-1), strict=True):
@@ -117,9 +117,12 @@ def _answer(trained: Trained) -> list[str]:
     asked = "outputs(*columns)"
     if trained.task.is_pair and trained.recipe.pairs.average_orders and trained.recipe.encoding == "cross":
         asked = "(outputs(*columns) + outputs(*columns[::-1])) / 2"
+    row = ("a",) * len(trained.task.text)
     return [
         "def answer(rows):",
         f'    """The {trained.answer} of rows of {"two texts" if trained.task.is_pair else "one text"} each."""',
+        "    if not rows:",
+        f"        return {{name: values[:0] for name, values in answer([{row!r}]).items()}}",
         "    columns = [list(texts) for texts in zip(*rows, strict=True)]",
         "    with torch.inference_mode():",
         f"        values = {asked}",

@@ -1,7 +1,8 @@
 """What a model answers for one text or pair."""
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.system.errors import PipelineError
 
@@ -13,10 +14,19 @@ class Answer:
     scores: dict[str, float]
     raw: dict[str, float]
 
-    def listed(self, raw: bool = False) -> list[dict[str, Any]]:
-        """``{"label", "score"}`` of each label, the highest first; equal ones in the task's order."""
-        items = (self.raw if raw else self.scores).items()
-        return [{"label": label, "score": score} for label, score in sorted(items, key=lambda item: -item[1])]
+    def listed(
+        self, transform: Literal["softmax", "sigmoid", "none"] = "softmax", top_k: int | None = None
+    ) -> list[dict[str, Any]]:
+        """``{"label", "score"}`` of the ``top_k`` highest labels, or of all; equal ones in the task's order.
+
+        Args:
+            transform: softmax: probabilities, or the score; none: the raw outputs; sigmoid: of each raw output.
+        """
+        items = self.scores if transform == "softmax" else self.raw
+        if transform == "sigmoid":
+            items = {label: (1 + math.tanh(value / 2)) / 2 for label, value in items.items()}
+        ranked = sorted(items.items(), key=lambda item: -item[1])[:top_k]
+        return [{"label": label, "score": score} for label, score in ranked]
 
 
 class TooLong(PipelineError):

@@ -12,21 +12,20 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Set
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
-from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from pipeline.serving.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, parse, too_large
 from pipeline.serving.limits import Limits
-from pipeline.serving.metrics import CONTENT_TYPE, Metrics
+from pipeline.serving.metrics import Metrics
 from pipeline.serving.service import Service, Shelf
 from pipeline.system.errors import printable, shortened
 from pipeline.system.version import VERSION
@@ -44,11 +43,12 @@ _HEADERS = {
 }
 
 
-def make_app(shelf: Shelf, limits: Limits, names: Set[str] | None = None) -> FastAPI:
+def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
     """The server's application.
 
     Args:
-        names: in lower case, those that a request may call the server by, beside any IP address; None: any.
+        hosts: the names and addresses that a request may give in its Host header. They stop a web page whose name
+            comes to resolve to 127.0.0.1 (DNS rebinding) from reading answers of a server on its visitor's machine.
     """
     service = Service(shelf, limits)
     # FastAPI's own pages of documentation load scripts from elsewhere; /openapi.json describes the same.
@@ -56,8 +56,7 @@ def make_app(shelf: Shelf, limits: Limits, names: Set[str] | None = None) -> Fas
         title="Adapter fusion pipeline", version=VERSION, docs_url=None, redoc_url=None, lifespan=service.running
     )
     app.state.service = service
-    if names is not None:
-        app.add_middleware(_Named, names=names)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(_Counted, metrics=service.metrics)  # last: it is the outermost, and counts what others refuse
     _add_errors(app)
     _add_page(app)
@@ -103,8 +102,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse({"status": "ok" if is_well else "unhealthy"}, 200 if is_well else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> PlainTextResponse:
-        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/models")
     async def models() -> JSONResponse:
@@ -119,6 +118,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
         model = await service.model(name)
         return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
 
+    @app.post("/", include_in_schema=False)  # clients of an Inference Endpoint know only where the server is
     @app.post("/predict", openapi_extra=_described(PredictBody))
     async def predict(request: Request) -> JSONResponse:
         if shelf.default is None:
@@ -162,34 +162,6 @@ async def _read(body: type[B], request: Request, most: int) -> B:
     return parse(body, bytes(content))
 
 
-class _Named:
-    """ASGI middleware: refuses requests whose Host header has a name that is not the server's.
-
-    Otherwise a web page could read answers of a server that only its visitor's machine can reach: by a name of its own
-    that comes to resolve to 127.0.0.1 (DNS rebinding). A browser sends that name as Host. An IP address cannot be made
-    to resolve to another, and a request without a Host comes from no browser.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]], names: Set[str]) -> None:
-        self._app, self._names = app, names
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
-        if not host or self._is_own(host):
-            await self._app(scope, receive, send)
-            return
-        names = ", ".join(sorted(self._names))
-        message = f"Host {shortened(host)} is not a name of this server: call it {names}, or by its IP address"
-        await _error(400, "validation", message)(scope, receive, send)
-
-    def _is_own(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-            return name in self._names or bool(ip_address(name))
-        except ValueError:  # neither a name and a port nor an address
-            return False
-
-
 class _Counted:
     """ASGI middleware: counts requests, adds the headers of all answers, and answers where the rest fails."""
 
@@ -201,6 +173,8 @@ class _Counted:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
+        # A redirect to the address without its last slash would say http, even behind a proxy that speaks https.
+        scope["path"] = scope["path"].rstrip("/") or "/"
 
         async def counted(message: dict[str, Any]) -> None:
             nonlocal status

@@ -1,32 +1,51 @@
 """The bodies of requests, and the answer to a refused one.
 
-A body for ``/predict`` is that of text-embeddings-inference: ``inputs``, ``raw_scores``, ``truncate``. There a list of
-strings is a pair; here the task says whether it is a pair or several texts.
+``/predict`` takes the body of text-embeddings-inference, and that of Hugging Face's Inference API, which has options
+under ``parameters``. In the former a list of two strings is a pair; here the task says whether it is a pair or several
+texts.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pipeline.system.errors import shortened, validation_problems
+from pipeline.system.errors import nearest, shortened, validation_problems
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = str | tuple[str, str]
 
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+Transform = Literal["softmax", "sigmoid", "none"]
+_Side = Annotated[Literal["right", "left"], BeforeValidator(lambda side: str(side).lower())]
 _INPUTS: Any = Field(description="a text, a list of texts, a pair, or a list of pairs, as the model reads them")
 
 
 class PredictBody(BaseModel):
-    """What is to be predicted."""
+    """What to predict. Keys of other servers' protocols are ignored, as those servers ignore unknown keys."""
 
-    model_config = _STRICT
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     inputs: Any = _INPUTS
+    truncate: bool = Field(False, description="cut a text that is longer than the model reads, instead of refusing it")
+    truncation_direction: _Side = Field("right", description="left: refuse what would be cut at its end")
     raw_scores: bool = Field(False, description="the head's own outputs instead of probabilities")
-    truncate: bool = Field(False, description="cut what is longer than the model reads, instead of refusing it")
+    top_k: int | None = Field(None, ge=1, description="only so many labels, the highest first")
+    function_to_apply: Transform | None = Field(
+        None, description="what the scores are: softmax: probabilities; sigmoid: of each raw score; none: raw scores"
+    )
+    parameters: dict[str, Any] | None = Field(
+        None, description="the other options may stand in here; then even the answer to one text is in a list"
+    )
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether a text that is too long may lose its end."""
+        return self.truncate and self.truncation_direction == "right"
+
+    @property
+    def transform(self) -> Transform:
+        return self.function_to_apply or ("none" if self.raw_scores else "softmax")
 
 
 class PredictAllBody(PredictBody):
@@ -38,7 +57,7 @@ class PredictAllBody(PredictBody):
 class ExplainBody(BaseModel):
     """The text or pair to explain an answer for."""
 
-    model_config = _STRICT
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     inputs: Any = _INPUTS
 
@@ -73,26 +92,60 @@ def parse(body: type[Body], content: bytes) -> Body:
         raise unfit(f"the body is not JSON: {reason}") from None
     if not isinstance(values, dict):
         raise unfit(f'the body is {shortened(values)}: write an object, such as {{"inputs": "a text"}}')
+    if body.model_config["extra"] == "ignore":
+        values = _flattened(values, body)
     try:
         return body.model_validate(values)
     except ValidationError as error:
         raise unfit(validation_problems(error)[0]) from None
 
 
+def _flattened(values: dict[str, Any], body: type[BaseModel]) -> dict[str, Any]:
+    """``values`` with the options in ``parameters`` beside the others, and without those that are null.
+
+    A key that no protocol here has is ignored, unless it is spelt nearly like one that has an effect.
+    """
+    options = values.get("parameters")
+    flat = {**(options if isinstance(options, dict) else {}), **values}
+    if isinstance(options, dict) and "truncate" not in flat and "truncation" in options:  # as transformers calls it
+        flat["truncate"] = options["truncation"] not in (False, "do_not_truncate", None)
+    for key in sorted(flat.keys() - body.model_fields.keys() - _FOREIGN):
+        if meant := nearest(key.lower(), body.model_fields):
+            raise unfit(f"{shortened(key)}: unknown key: did you mean '{meant}'?")
+    return {key: value for key, value in flat.items() if value is not None}
+
+
+_FOREIGN = frozenset(
+    {"truncation", "padding", "max_length", "return_all_scores", "options", "normalize", "prompt_name"}
+)
+"""Keys of text-embeddings-inference, the Inference API and transformers' pipelines that have no effect here."""
+
+
 def texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:
     """The texts or pairs in ``inputs``, and whether there is only one, which is then answered outside a list.
 
     Their contents are not checked. A list is one pair, if pairs are read and it holds no list, else several texts or
-    pairs; a text may stand in a list of its own.
+    pairs; a text may stand in a list of its own. A pair may also be ``{"text": ..., "text_pair": ...}``, as for
+    transformers' pipelines, and so may a text.
     """
     if isinstance(inputs, str):
         return [inputs], True
+    if isinstance(inputs, dict) and "text" in inputs:
+        return [_joined(inputs)], True
     if not isinstance(inputs, list):
         raise unfit(f"inputs is {shortened(inputs)}: give a text, a list of texts, a pair or a list of pairs")
     if not inputs:
         raise unfit("inputs is empty: give at least one text")
-    if is_pair:
-        if not any(isinstance(each, list) for each in inputs):
-            return [inputs], True
-        return inputs, False
-    return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in inputs], False
+    if is_pair and not any(isinstance(item, list | dict) for item in inputs):
+        return [inputs], True
+    items = [_joined(item) for item in inputs]
+    return items if is_pair else [
+        item[0] if isinstance(item, list) and len(item) == 1 else item for item in items
+    ], False
+
+
+def _joined(item: Any) -> Any:
+    """The text or pair in ``{"text": ..., "text_pair": ...}``; anything else as it is."""
+    if not (isinstance(item, dict) and "text" in item and item.keys() <= {"text", "text_pair"}):
+        return item
+    return item["text"] if item.get("text_pair") is None else [item["text"], item["text_pair"]]

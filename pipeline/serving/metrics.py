@@ -1,82 +1,60 @@
-"""Counters of the server in the text format of Prometheus."""
+"""What the server counts, for Prometheus."""
 
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-
-Labels = tuple[tuple[str, str], ...]
+_ROWS = tuple(2.0**power for power in range(9))
 
 
-class Histogram:
-    """How often a value was at most each of ``bounds``, and their sum, by labels."""
+class Metrics(Collector):
+    """The metrics of one server, in a registry of its own; threads may add to them at once.
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts: dict[Labels, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
-        self.sums: dict[Labels, float] = defaultdict(float)
+    Args:
+        waiting: reads how many rows wait.
+        loaded: reads how many models are in memory.
+        swaps: reads how many tasks got another model since the start.
+    """
 
-    def add(self, labels: Labels, value: float) -> None:
-        counts = self.counts[labels]
-        for number, bound in enumerate(self.bounds):
-            counts[number] += value <= bound
-        counts[-1] += 1
-        self.sums[labels] += value
+    def __init__(self, waiting: Callable[[], float], loaded: Callable[[], float], swaps: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        self._swaps = swaps
+        self._requests = Counter(
+            "pipeline_requests", "Requests by address and status.", ["path", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "pipeline_request_seconds",
+            "Seconds from a request to its answer.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._rows = Histogram(
+            "pipeline_batch_rows",
+            "Texts or pairs that were computed together.",
+            buckets=_ROWS,
+            registry=self.registry,
+        )
+        self._batch_seconds = Histogram(
+            "pipeline_batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, registry=self.registry
+        )
+        for name, text, read in (
+            ("pipeline_queue_rows", "Texts or pairs that wait.", waiting),
+            ("pipeline_models_loaded", "Models in memory.", loaded),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+        self.registry.register(self)
 
-
-class Metrics:
-    """What the server counts; threads may add to it at once."""
-
-    def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """``gauges``: by name what each says and how to read it."""
-        self._gauges = gauges
-        self._lock = threading.Lock()
-        self._requests: dict[Labels, int] = defaultdict(int)
-        self._seconds, self._rows, self._batch_seconds = Histogram(_SECONDS), Histogram(_ROWS), Histogram(_SECONDS)
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily("pipeline_model_swaps", "Tasks that got another model.", self._swaps())
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        with self._lock:
-            self._requests[("path", path), ("status", str(status))] += 1
-            self._seconds.add((("path", path),), seconds)
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
 
     def batch(self, rows: int, seconds: float) -> None:
-        with self._lock:
-            self._rows.add((), rows)
-            self._batch_seconds.add((), seconds)
-
-    def text(self) -> str:
-        with self._lock:
-            return "\n".join(self._lines()) + "\n"
-
-    def _lines(self) -> Iterator[str]:
-        yield from _head("pipeline_requests_total", "counter", "Requests by address and status.")
-        for labels, count in self._requests.items():
-            yield f"pipeline_requests_total{_braces(labels)} {count}"
-        for name, what, histogram in (
-            ("pipeline_request_seconds", "Seconds from a request to its answer.", self._seconds),
-            ("pipeline_batch_rows", "Texts or pairs that were computed together.", self._rows),
-            ("pipeline_batch_seconds", "Seconds that a batch took.", self._batch_seconds),
-        ):
-            yield from _head(name, "histogram", what)
-            for labels, counts in histogram.counts.items():
-                for bound, count in zip((*map(repr, histogram.bounds), "+Inf"), counts, strict=True):
-                    yield f"{name}_bucket{_braces((*labels, ('le', bound)))} {count}"
-                yield f"{name}_sum{_braces(labels)} {histogram.sums[labels]!r}"
-                yield f"{name}_count{_braces(labels)} {counts[-1]}"
-        for name, (what, read) in self._gauges.items():
-            yield from _head(name, "counter" if name.endswith("_total") else "gauge", what)
-            yield f"{name} {read():g}"
-
-
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
-    yield f"# HELP {name} {what}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _braces(labels: Labels) -> str:
-    """``{path="/predict"}``; the values are addresses and numbers of the server's own, without quotes."""
-    return "{" + ",".join(f'{key}="{value}"' for key, value in labels) + "}" if labels else ""
+        self._rows.observe(rows)
+        self._batch_seconds.observe(seconds)

@@ -1,6 +1,5 @@
 """The process of the server: its socket, and a stop that loses no request."""
 
-import asyncio
 import ipaddress
 import signal
 import socket
@@ -9,7 +8,6 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS, let_the_next_kill
@@ -19,8 +17,6 @@ _STOP_SECONDS = 60
 _IDLE_SECONDS = 75
 """A connection without a request stays open longer than proxies keep theirs (60 s as a rule), which would meet a closed
 one now and then and answer 502."""
-HEADER_SECONDS = 20.0
-"""A client may take so long for the headers of a request."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -59,15 +55,14 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def own_names(bound: socket.socket, host: str) -> set[str] | None:
-    """The names, in lower case, that requests may call a server on this socket by; None where any will do.
-
-    Who can be reached from other machines has names that are not known here.
+def hosts_of(bound: socket.socket, host: str) -> list[str]:
+    """The Host headers that a server on this socket answers: any, unless only this machine can reach it.
 
     Args:
         host: as given to :func:`listen`.
     """
-    return {"localhost", host.lower()} if is_loopback(bound) else None
+    address = address_of(bound).removeprefix("http://").rpartition(":")[0]
+    return ["localhost", "127.0.0.1", "[::1]", address, host] if is_loopback(bound) else ["*"]
 
 
 def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
@@ -84,7 +79,7 @@ def configured(app: Any) -> uvicorn.Config:
     """How ``app`` is served."""
     return uvicorn.Config(
         app,
-        http=_Impatient,
+        http="h11",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -94,44 +89,6 @@ def configured(app: Any) -> uvicorn.Config:
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-
-
-class _Impatient(H11Protocol):
-    """Uvicorn's protocol, which by itself waits for ever for a client that sends its headers slowly or not at all."""
-
-    _limit: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self._expect_headers()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._expect_headers()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop_expecting()
-        super().connection_lost(error)
-
-    def _expect_headers(self) -> None:
-        """Give the client its time, from the first byte of a request on, or from when it connected."""
-        if self._is_answering:
-            self._stop_expecting()
-        elif self._limit is None:
-            self._limit = self.loop.call_later(HEADER_SECONDS, self._give_up)
-
-    def _stop_expecting(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
-            self._limit = None
-
-    def _give_up(self) -> None:
-        if not self._is_answering:
-            self.transport.close()
-
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
 
 
 class _Server(uvicorn.Server):

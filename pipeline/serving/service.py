@@ -78,11 +78,7 @@ class Service:
     def __init__(self, shelf: Shelf, limits: Limits) -> None:
         self.shelf, self.limits = shelf, limits
         self.metrics = Metrics(
-            {
-                "pipeline_queue_rows": ("Texts or pairs that wait.", lambda: self.batcher.waiting),
-                "pipeline_models_loaded": ("Models in memory.", lambda: shelf.loaded),
-                "pipeline_model_swaps_total": ("Tasks that got another model.", lambda: shelf.swaps),
-            }
+            waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded, swaps=lambda: shelf.swaps
         )
         self.batcher = Batcher(
             max_rows=limits.batch, max_wait=limits.wait, max_queue=limits.queue, observe=self.metrics.batch
@@ -145,12 +141,12 @@ class Service:
     async def predict(self, model: Served, body: PredictBody) -> list[Any]:
         """The answer to one text or pair, or a list of the answers to several."""
         texts, single = self.read(model, body.inputs)
-        results = await self.compute(model.answers, [(text, body.truncate) for text in texts])
+        results = await self.compute(model.answers, [(text, body.may_cut) for text in texts])
         for number, result in enumerate(results):
             if isinstance(result, TooLong):
                 raise too_large(f"{_where(number, single)} {result}")
-        listed = [result.listed(body.raw_scores) for result in results]
-        return listed[0] if single else listed
+        listed = [result.listed(body.transform, body.top_k) for result in results]
+        return listed[0] if single and body.parameters is None else listed
 
     def read(self, model: Served, inputs: Any) -> tuple[list[Text], bool]:
         """The texts or pairs that the model can answer, and whether it is one alone."""

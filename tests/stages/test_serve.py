@@ -1,6 +1,7 @@
 """The models of a store over HTTP: the numbers of ``predict``, one backbone, and a store that changes meanwhile."""
 
 import json
+import math
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
+import huggingface_hub
 
 from pipeline import Model, load
 from pipeline.cli.app import main
@@ -70,12 +72,36 @@ def test_the_numbers_are_those_of_predict(name: str, shop: Shop, client: httpx.C
 
     # The same texts in one request are the same batch: bit for bit the same numbers.
     assert ask(texts) == [each.listed() for each in expected]
-    assert ask(texts, raw_scores=True) == [each.listed(raw=True) for each in expected]
+    assert ask(texts, raw_scores=True) == [each.listed("none") for each in expected]
     # Alone or beside others that happen to come at the same time, the padding differs.
     with ThreadPoolExecutor(16) as pool:
         alone = list(pool.map(ask, texts))
     for one, each in zip(alone, expected, strict=True):
         assert {label["label"]: label["score"] for label in one} == pytest.approx(each.scores, abs=1e-5)
+
+
+def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # it would refuse even this machine
+    huggingface_hub.configure_http_backend()
+    text = "the film is good"
+    plain = client.post("/predict", json={"inputs": text}).json()
+    raw = client.post("/predict", json={"inputs": text, "raw_scores": True}).json()
+    for address in (f"{client.base_url}/predict", f"{client.base_url}/predict/", str(client.base_url)):
+        hub = huggingface_hub.InferenceClient(model=address, token="x")
+        assert hub.text_classification(text) == plain
+        assert hub.text_classification(text, top_k=1) == plain[:1]
+        assert hub.text_classification(text, function_to_apply="softmax", top_k=9) == plain
+        assert hub.text_classification(text, function_to_apply="none") == raw
+        sigmoids = hub.text_classification(text, function_to_apply="sigmoid")
+        assert [each.score for each in sigmoids] == pytest.approx([1 / (1 + math.exp(-each["score"])) for each in raw])
+    pairs = huggingface_hub.InferenceClient(model=f"{client.base_url}/models/pairs/predict", token="x")
+    pair = ["the film is good", "the song is bad"]
+    expected = client.post("/models/pairs/predict", json={"inputs": pair}).json()
+    for given in (pair, {"text": pair[0], "text_pair": pair[1]}):
+        assert pairs.text_classification(given) == expected  # type: ignore[arg-type]
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match="422"):
+        pairs.text_classification(text)
+    huggingface_hub.configure_http_backend()  # forgets the sessions that take no notice of being offline
 
 
 def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) -> None:
@@ -201,7 +227,7 @@ def test_texts_that_are_too_long_or_unfit_cost_others_no_answer(client: httpx.Cl
         answers = list(pool.map(lambda body: client.post("/predict", json=body[0]), bodies))
     assert [answer.status_code for answer in answers] == [status for _, status in bodies]
     assert answers[1].json()["error"] == (
-        'inputs has 52 tokens, and films reads 24: shorten it, or send "truncate": true to have it cut'
+        'inputs has 52 tokens, and films reads 24: shorten it, or send "truncate": true to have its end cut'
     )
     assert answers[3].json()["error"].startswith("inputs[1] has 52 tokens")
     assert answers[4].json()["error"].startswith("inputs[1] is ' ': a blank text")

@@ -20,12 +20,7 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
 
-from pipeline.serving import server
-from pipeline.serving.app import make_app
-from pipeline.serving.limits import Limits
-from stages.serve import StoreShelf
 from tests.forked import Forked
-from tests.serving import served
 from tests.stages.conftest import Shop
 
 ROOT = Path(__file__).parents[2]
@@ -178,25 +173,3 @@ def test_others_get_right_answers_meanwhile_and_memory_is_bounded(
         assert [each["score"] for each in answer] == pytest.approx([each["score"] for each in expected], abs=1e-5)
     assert (running.memory_info().rss - before) / 2**20 < MOST_MB
     assert httpx.get(f"{address}/health", timeout=60).status_code == 200
-
-
-def test_a_client_that_does_not_finish_its_headers_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one that sends nothing, nor one that trickles a second request; one that waits for its answer is not."""
-    monkeypatch.setattr(server, "HEADER_SECONDS", 0.5)
-    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-    shelf = StoreShelf.open(shop.store, "films", None, "fp32")
-    with served(make_app(shelf, Limits(wait=1.5))) as address:
-        for start in (b"", begun):
-            with connected(address) as opened:
-                started = time.monotonic()
-                opened.sendall(start)
-                assert opened.recv(4096) == b""
-                assert 0.4 < time.monotonic() - started < 4
-        with connected(address) as opened:
-            opened.sendall(begun + b"\r\n")
-            assert opened.recv(4096).startswith(b"HTTP/1.1 200")
-            with pytest.raises(ConnectionError):
-                for letter in begun * 10:
-                    opened.sendall(bytes([letter]))
-                    time.sleep(0.05)
-        assert httpx.post(f"{address}/predict", json=GOOD, timeout=60).status_code == 200

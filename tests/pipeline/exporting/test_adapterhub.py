@@ -33,6 +33,7 @@ def written(trained: Trained, folder: Path) -> bool:
     for number in (0, 1):  # alone, without padding
         alone = answer(texts[number : number + 1])[trained.answer]
         np.testing.assert_allclose(alone, expected[trained.answer][number : number + 1], rtol=0, atol=1e-4)
+    assert answer([])[trained.answer].shape == expected[trained.answer][:0].shape
     in_script = any("not in the libraries" in note for note in found.notes)
     assert (folder / HEAD).exists() == (in_script and trained.recipe.head != "cosine")
     return not in_script

@@ -43,7 +43,6 @@ def test_inputs_are_one_or_several_as_the_task_reads_them(
         (b'"a text"', "the body is 'a text': write an object"),
         (b"[]", r"the body is \[\]: write an object"),
         (b"{}", "inputs: missing"),
-        (b'{"inputs": "a", "trunc": true}', "trunc: unknown key"),
         (b'{"inputs": "a", "truncate": "yes"}', "truncate: Input should be a valid boolean"),
         (b'{"inputs": "a", "raw_scores": 1}', "raw_scores: Input should be a valid boolean"),
     ],
@@ -54,7 +53,7 @@ def test_a_body_that_is_none_is_refused_in_one_line(content: bytes, message: str
     assert (refused.value.status, "\n" in refused.value.message) == (422, False)
 
 
-@pytest.mark.parametrize("inputs", [None, 7, {"text": "a"}, True, []])
+@pytest.mark.parametrize("inputs", [None, 7, {"words": "a"}, True, []])
 def test_inputs_without_a_text_are_refused(inputs: Any) -> None:
     with pytest.raises(Refused, match="inputs is "):
         texts_of(inputs, is_pair=False)
@@ -63,6 +62,6 @@ def test_inputs_without_a_text_are_refused(inputs: Any) -> None:
 def test_an_answer_lists_its_labels_the_highest_first_and_equal_ones_in_order() -> None:
     answer = Answer({"a": 0.2, "b": 0.4, "c": 0.4}, {"a": 3.0, "b": -1.0, "c": 0.0})
     assert [each["label"] for each in answer.listed()] == ["b", "c", "a"]
-    assert answer.listed(raw=True) == [
+    assert answer.listed("none") == [
         {"label": "a", "score": 3.0}, {"label": "c", "score": 0.0}, {"label": "b", "score": -1.0},
     ]  # fmt: skip

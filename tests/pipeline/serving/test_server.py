@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
-from pipeline.serving.server import listen, own_names
+from pipeline.serving.server import hosts_of, listen
 from pipeline.system.errors import PipelineError
 
 
@@ -17,10 +17,10 @@ def test_of_two_servers_that_start_at_once_on_one_port_the_second_is_refused_bef
             listen("127.0.0.1", port)
 
 
-def test_a_server_that_only_this_machine_can_reach_knows_its_names() -> None:
-    with closing(listen("LocalHost", 0)) as bound:
-        assert own_names(bound, "LocalHost") == {"localhost"}
-    with closing(listen("127.0.0.2", 0)) as bound:
-        assert own_names(bound, "127.0.0.2") == {"localhost", "127.0.0.2"}
-    with closing(listen("0.0.0.0", 0)) as bound:
-        assert own_names(bound, "0.0.0.0") is None
+@pytest.mark.parametrize(
+    ("host", "expected"), [("LocalHost", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"), ("0.0.0.0", "*")]
+)
+def test_a_server_that_only_this_machine_can_reach_knows_its_names(host: str, expected: str) -> None:
+    with closing(listen(host, 0)) as bound:
+        hosts = hosts_of(bound, host)
+    assert expected in hosts and ("localhost" in hosts) == (expected != "*")
