@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.study import Study
 
 
@@ -84,7 +84,7 @@ class StudyResult(BaseModel):
         study = self.study
         on_curve = study.curve.methods if study.curve is not None else None
         for name in (*study.methods, *(on_curve or ())):
-            if name not in study.rows and name not in TRAITS:
+            if name not in study.rows and name not in KINDS:
                 raise ValueError(f"study.methods: '{name}' is not a method, nor a row of study {study.name}")
         return self
 

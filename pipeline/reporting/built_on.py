@@ -32,7 +32,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     for line in runs.lines:
         row = runs.study.row(line.row)
         base = "full" if row.method == "multitask" else row.of
-        if base is not None and row.joins:
+        if base is not None and row.kind.joins(row):
             bases[line] = Line(base)
     family = {
         (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)

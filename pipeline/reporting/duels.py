@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import judge
 from pipeline.reporting.runs import StudyRuns, once
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.parts import BOTTLENECKS
-from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, mean_difference
 
@@ -19,7 +19,7 @@ CLOSE = 0.01
 def _is_alone(study: Study, name: str) -> bool:
     """Whether nothing that a row trains or joins has read another task."""
     row = study.row(name)
-    if row.joins or row.backbone is not None:
+    if row.kind.joins(row) or row.backbone is not None:
         return False
     own = ((each, target) for target in study.targets_of(name) for each in (name, *study.bases_on(name, target)))
     recipes = (study.recipe_for(*each, trial=trial) for each in own for trial in study.row(each[0]).trials)
@@ -43,7 +43,7 @@ def holds_fusion(study: Study, name: str) -> bool:
 
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
-    "sequential fine-tuning": lambda study, name: TRAITS[study.row(name).method].by_source,
+    "sequential fine-tuning": lambda study, name: KINDS[study.row(name).method].is_by_source,
     "one adapter": _is_one_adapter,
     "the best row without fusion": lambda study, name: True,
 }

@@ -15,7 +15,7 @@ from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, number
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.sections import Published
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import overall
@@ -145,7 +145,7 @@ def lines_of(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:
     lines = [(line, "") for line in runs.lines if name in runs.study.published_names(line.row, line.source)]
     for line in runs.lines:
         own = runs.study.row(line.row)
-        by_task = own.published if isinstance(own.published, dict) and not TRAITS[own.method].by_source else {}
+        by_task = own.published if isinstance(own.published, dict) and not KINDS[own.method].is_by_source else {}
         lines += [(line, task) for task, called in by_task.items() if called == name]
     return lines
 

@@ -9,9 +9,9 @@ from pipeline.reporting.cells import line_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_in_effect
-from pipeline.settings.rows import TRAITS
 from pipeline.system.backbone_name import backbone_text
 
 # Known from the row's name or shown in the main table.
@@ -20,7 +20,7 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    trained = [row for row in runs.rows if not TRAITS[runs.study.row(row).method].is_ensemble and runs.all(row)]
+    trained = [row for row in runs.rows if not KINDS[runs.study.row(row).method].is_ensemble and runs.all(row)]
     groups = {row: [(scored, _in_effect(runs.recipe_of(scored))) for scored in runs.all(row)] for row in trained}
     recipes = [recipe for group in groups.values() for _, recipe in group]
     usual = Recipe().flat().items()

@@ -24,6 +24,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, Parts, RunRequest, first_of
 from pipeline.runs.weights import load_head, load_weights
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few
 from pipeline.training.fit import Penalty
@@ -56,7 +57,7 @@ def build_for_training(
     encoder = backbone.load(recipe.hidden_dropout)
     # LP-FT (Kumar et al. 2022) takes over a probe's head; sequential fine-tuning (Phang et al. 2019) all but the head;
     # joint training also the heads of its tasks.
-    probe = request.start if request.start is not None and request.start.kind == "frozen" else None
+    probe = request.probe
     if request.start is not None and probe is None:
         _load_start(encoder, request.start, parts, ledger)
     if recipe.trainable == "fusion":
@@ -69,7 +70,7 @@ def build_for_training(
         _draw_heads_anew(model, parts, request.seed)
     if probe is not None:
         load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
-    for record in ledger.lineage(request.start) if request.kind == "multitask" else ():
+    for record in ledger.lineage(request.start) if KINDS[request.kind].is_joint else ():
         if record.task in parts and same_head(record.recipe, parts[record.task].recipe):
             load_weights(model.of(record.task).head, record, ledger, part="head.")
     if request.kind == "merge":

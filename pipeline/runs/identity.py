@@ -74,7 +74,7 @@ def _may_start_as_another(facts: Facts) -> bool:
     """Whether the model starts as another's, or may do so, with a fresh head."""
     request, recipe = facts.request, facts.recipe
     if request.start is not None:
-        return request.start.kind != "frozen"
+        return request.probe is None
     return request.may_be_warm_started(recipe)
 
 

@@ -8,8 +8,9 @@ from pipeline.data.tasks import Task
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
-from pipeline.settings.rows import TRAITS, Method
+from pipeline.settings.rows import Method
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.process_group import process_count
 
@@ -73,6 +74,11 @@ class RunRequest:
         """The request to train for one task."""
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
+    @property
+    def probe(self) -> RunRecord | None:
+        """The linear probe whose head it starts with, if any."""
+        return self.start if self.start is not None and KINDS[self.kind].takes == "head" else None
+
     def may_be_warm_started(self, recipe: Recipe) -> bool:
         """Whether ``adapters`` are those that the model may start as, by its resolved ``recipe``."""
         return bool(self.adapters) and (self.kind == "adapter" or recipe.warm_starts_own)
@@ -86,7 +92,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
             differ in more than a task may have of its own or that train what tasks cannot share; in several processes
             gradient surgery, L2-SP of several tasks, or a task that trains nothing.
     """
-    joint = request.kind == "multitask"
+    joint = KINDS[request.kind].is_joint
     ordered = sorted(request.parts, key=lambda part: part.task.name)
     parts = [part._replace(recipe=workspace.resolve(part.recipe, part.task, joint)) for part in ordered]
     if request.kind != "merge" and any(part.recipe.merge.rule != "none" for part in parts):
@@ -103,7 +109,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
                 }
             )
             parts = [parts[0]._replace(recipe=inert)]
-        raise_all("multitask", list(_joint_problems(parts)) if parts else ["no task to train on"])
+        raise_all(request.kind, list(_joint_problems(parts)) if parts else ["no task to train on"])
     return {part.task.name: part for part in parts}
 
 
@@ -112,8 +118,8 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
     for name in sorted(set(names)):
         if names.count(name) > 1:
             yield f"task '{name}' is named more than once"
-    for trainable in sorted({recipe.trainable for recipe in recipes} - set(TRAITS["multitask"].trains)):
-        allowed = ", ".join(f"'{name}'" for name in TRAITS["multitask"].trains)
+    for trainable in sorted({recipe.trainable for recipe in recipes} - set(KINDS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in KINDS["multitask"].trains)
         yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
     for counted in sorted({recipe.joint.epoch_of for recipe in recipes if recipe.joint.epoch_of is not None}):
         if counted not in names:

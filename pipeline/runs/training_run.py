@@ -27,8 +27,10 @@ from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.untrained import ROWS, reversed_note
-from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
+from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kind import Kind
+from pipeline.settings.kinds import KINDS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
@@ -41,10 +43,6 @@ from pipeline.training.sharding import check_sharding, is_sharded
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
 from pipeline.training.tracking import tracking
-
-_KEEPS_WEIGHTS = frozenset({"frozen"})
-"""Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
-and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
 
 
 class TrainingRun:
@@ -63,6 +61,10 @@ class TrainingRun:
         self.parts = resolve_parts(request, workspace)
         self.backbone = workspace.backbone_for(*(part.recipe for part in self.parts.values()))
         self.task, self.recipe, _ = first_of(self.parts)
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.request.kind]
 
     @cached_property
     def data(self) -> dict[str, TaskData]:
@@ -98,12 +100,12 @@ class TrainingRun:
         if self.request.in_turn:
             source = f" from {self.request.adapters[0].manifest.task}"
         elif start is not None:
-            source = " after linear probing" if start.kind == "frozen" else f" from {start.task}"
+            source = " after linear probing" if self.request.probe else f" from {start.task}"
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
 
     def finished(self) -> RunRecord | None:
         """The ledger's record, if everything the run leaves behind is still there."""
-        return self.workspace.finished(self.name, self.request.keep_weights or self.request.kind in ARTIFACT_KINDS)
+        return self.workspace.finished(self.name, self.request.keep_weights or self.kind.artifact is not None)
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
@@ -121,10 +123,8 @@ class TrainingRun:
             for name, rows in self.data.items():
                 for note in overlap_notes(name, rows):
                     workspace.tell_once(note)
-            if self.request.kind in ARTIFACT_KINDS:
-                # Now rather than after hours.
-                kind = "fusion" if self.request.kind == "fusion" else "adapter"
-                check_writable(self.workspace.store.root / f"{kind}s" / self.task.name / self.name)
+            if self.kind.artifact:  # now rather than after hours
+                check_writable(self.workspace.store.root / f"{self.kind.artifact}s" / self.task.name / self.name)
         settings = {"seed": self.request.seed, **recipes[self.task.name]} if len(recipes) == 1 else recipes
         tracked = tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports)
         with full_memory_explained(self.title, SMALLER_STEPS), tracked:
@@ -161,7 +161,7 @@ class TrainingRun:
             best = evaluations.best(fitted)
             # Once, and after all choices; the model holds the kept weights.
             tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
-        earlier = self.workspace.ledger.lineage(self.request.start) if self.request.kind == "sequential" else []
+        earlier = self.workspace.ledger.lineage(self.request.start) if self.kind.is_by_source else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, hashes)
         if accelerator.is_main_process:
@@ -305,13 +305,13 @@ class TrainingRun:
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         model, sources = start.built.model, self.sources(start.adapters)
-        if request.kind == "fusion":
+        if self.kind.artifact == "fusion":
             names = members_of(self.recipe, self.task.name, [source.task for source in sources])
             weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
-        artifact = self._artifact(model, fitted.best_score, sources) if request.kind in ARTIFACT_KINDS else None
+        artifact = self._artifact(model, fitted.best_score, sources) if self.kind.artifact else None
         weights_sha256 = None
-        if artifact is None and (request.keep_weights or request.kind in _KEEPS_WEIGHTS):
+        if artifact is None and (request.keep_weights or self.kind.keeps_weights):
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
         record = RunRecord(
             run=self.name,
@@ -347,10 +347,11 @@ class TrainingRun:
 
     def _artifact(self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun]) -> Artifact:
         """What trained, put into the store."""
-        request, task, backbone, is_fusion = self.request, self.task, self.backbone, self.request.kind == "fusion"
+        request, task, backbone = self.request, self.task, self.backbone
+        assert self.kind.artifact is not None
         rows = self.data[task.name].dev
         manifest = Manifest(
-            kind="fusion" if is_fusion else "adapter",
+            kind=self.kind.artifact,
             task=task.name,
             run=self.name,
             seed=request.seed,
@@ -367,6 +368,6 @@ class TrainingRun:
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             # An adapter needs none of those that it may have been warm-started from.
-            sources=tuple(sources) if is_fusion else (),
+            sources=tuple(sources) if self.kind.artifact == "fusion" else (),
         )
         return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources])

@@ -15,12 +15,9 @@ from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
-from pipeline.settings.rows import Method
+from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
-
-ARTIFACT_KINDS: frozenset[Method] = frozenset({"adapter", "merge", "fusion"})
-"""Kinds of runs that put what they made, an adapter or a fusion, into the store."""
 
 
 def save_artifact(store: Store, manifest: Manifest, model: TransferModel, sources: Sequence[str] = ()) -> Artifact:
@@ -88,7 +85,7 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
     remedy = f"delete {file.parent}, and the run is trained again"
     if not file.is_file() or sha256_file(file) != record.weights_sha256:
         raise PipelineError(f"{file}: missing or damaged: {remedy}")
-    from_pretrained = not record.sources or record.kind in ARTIFACT_KINDS
+    from_pretrained = not record.sources or KINDS[record.kind].artifact is not None
     own = _trained(model, from_pretrained, part)
     fill(own, read_tensors(file, own, remedy, part))
 

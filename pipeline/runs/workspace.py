@@ -15,7 +15,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.splits import Splits
-from pipeline.runs.weights import ARTIFACT_KINDS
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.sections import ScoredRows
@@ -134,7 +134,7 @@ class Workspace:
         (:meth:`adapter_of`): these are only found with their artifact.
         """
         record = self.ledger.find(run)
-        if record is None or record.kind not in ARTIFACT_KINDS:
+        if record is None or KINDS[record.kind].artifact is None:
             if record is None or not with_model:
                 return record
             # Weights without their hash: a kill came between the two files.

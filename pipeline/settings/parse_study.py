@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.raw import (
     Table,
     expand_grids,
@@ -16,7 +17,6 @@ from pipeline.settings.raw import (
     stray_tasks,
 )
 from pipeline.settings.recipe import has_key, layered, table
-from pipeline.settings.rows import TRAITS, Row
 from pipeline.settings.study import Study
 from pipeline.system.errors import nearest, raise_all, validation_problems
 
@@ -73,14 +73,14 @@ def _where_it_belongs(problem: str) -> str:
 
 def _mistakes(study: Study) -> list[str]:
     """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
-    rows = {name: study.row(name) for name in (*TRAITS, *study.rows)}
+    rows = {name: study.row(name) for name in (*KINDS, *study.rows)}
     known = [name for name in study.methods if name in rows]
     taken_in = (own for name in known for own in rows[name].own if own in rows)
     return [
         *_unknown(study, rows),
         *(f"rows.{name}.{each}" for name in dict.fromkeys((*study.rows, *known)) for each in rows[name].mistakes(rows)),
         *(f"rows.{name}.tune.{each}" for name, row in rows.items() for each in row.tune_mistakes(study.recipe)),
-        *(each for name in known if rows[name].method == "ensemble" for each in _ensemble_mistakes(study, name, rows)),
+        *(mistake for name in known for mistake in rows[name].kind.mistakes_in(study, name, rows)),
         *_mistakes_of_all(study, known),
         *(each for name in dict.fromkeys((*known, *taken_in)) for each in _without_partners(study, name)),
         *_nothing_to_run(study, known),
@@ -91,7 +91,7 @@ def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator
     """Keys that name one of the ``grids``, which have these cells, where they need one row."""
     named = [("reference", study.reference)]
     for name in dict.fromkeys((*study.rows, *study.methods)):
-        if name in study.rows or name in TRAITS:
+        if name in study.rows or name in KINDS:
             row = study.row(name)
             bases = {"of": (row.of,), "own": row.own, "variant_of": (row.variant_of,)}
             named += [(f"rows.{name}.{key}", base) for key, names in bases.items() for base in names if base]
@@ -107,7 +107,7 @@ def _grids_given(study: Study, grids: Mapping[str, Mapping[str, Table]], given: 
     used, more = set[str](), {*study.methods}
     while more:
         used |= more
-        rows = [study.row(name) for name in more if name in study.rows or name in TRAITS]
+        rows = [study.row(name) for name in more if name in study.rows or name in KINDS]
         more = {name for row in rows for name in (row.of, *row.own, *row.members) if name} - used
     for name, key in _set_over(grids, used, given):
         yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
@@ -129,8 +129,8 @@ def _grids_on_curve(study: Study, grids: Mapping[str, Mapping[str, Table]]) -> I
 def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
     on_curve = study.curve.methods if study.curve else None
     named = (("methods", study.methods), ("curve.methods", on_curve or ()))
-    there, known = ", ".join(TRAITS), (*TRAITS, *study.rows)
-    by_title = {traits.title: method for method, traits in TRAITS.items()}  # as tables call them
+    there, known = ", ".join(KINDS), (*KINDS, *study.rows)
+    by_title = {kind.title: method for method, kind in KINDS.items()}  # as tables call them
     for key, names in named:
         for name in names:
             if name not in rows:
@@ -139,33 +139,11 @@ def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
                 yield f"{key}: '{name}' is not a method ({there}) or a row of the study{meant}"
 
 
-def _ensemble_mistakes(study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Members and targets that have none of each other, and a study without test rows apart from dev."""
-    targets, members = study.targets_of(name), [member for member in rows[name].members if member in rows]
-    for member in members:
-        if not {*targets} & {*study.targets_of(member)}:
-            yield f"rows.{name}.of: '{member}' has none of its targets"
-    joined = {target for member in members for target in study.targets_of(member)}
-    if bare := ", ".join(target for target in targets if target not in joined):
-        yield f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member"
-    if any(study.scoring.of(target) == "dev" for target in targets):
-        yield (
-            f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
-            " 'test', 'held-out' or 'train' into the study"
-        )
-
-
 def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
     """Keys of the study that its rows cannot have."""
-    by_source = [name for name in known if TRAITS[study.row(name).method].by_source]
+    by_source = [name for name in known if study.row(name).kind.is_by_source]
     if study.reference not in study.methods or study.reference in by_source:
         yield f"reference: '{study.reference}' must be one of the methods, and not sequential"
-    for name in known if study.source_seed is not None else ():
-        if study.row(name).method == "merge":
-            yield (
-                f"source_seed: {name} merges adapters that started from the same weights, so their seed must be"
-                " that of the target: leave source_seed out"
-            )
     if study.limit is not None and study.target_limit is not None and study.target_limit > study.limit:
         yield f"target_limit: {study.target_limit} is more than limit {study.limit}, which holds for all tasks"
 
@@ -173,14 +151,14 @@ def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
 def _without_partners(study: Study, name: str) -> Iterator[str]:
     """Targets for which a row that joins tasks has no other."""
     row = study.row(name)
-    alone = [target for target in study.targets_of(name) if row.joins and not study.partners(name, target)]
+    alone = [target for target in study.targets_of(name) if row.kind.joins(row) and not study.partners(name, target)]
     if alone and not any(study.partners(name, target) for target in study.targets):
-        yield f"targets: {row.joins} needs at least two tasks ({name}); add a target or sources"
+        yield f"targets: {row.kind.joins(row)} needs at least two tasks ({name}); add a target or sources"
         return
     for target in alone:
         if target in study.apart:
             yield f"apart.{target}: leaves no source for {name}"
-        elif TRAITS[row.method].fuses or row.through:
+        elif row.kind.combines or row.through:
             key = "through" if row.through else "sources"
             yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
 
@@ -208,6 +186,6 @@ def _usual_reference(values: Mapping[str, Any]) -> Any:
     rows = table(values.get("rows"))
     names = map(str, listed(values.get("methods")))
     method_of = {name: str(table(rows.get(name)).get("method", name)) for name in names}
-    sequential = [method for method, traits in TRAITS.items() if traits.by_source]
+    sequential = [method for method, kind in KINDS.items() if kind.is_by_source]
     able = [name for name, method in method_of.items() if method not in sequential]
     return "full" if "full" in able else next(iter(able), "full")

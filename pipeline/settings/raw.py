@@ -6,8 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipeline.settings.grid import point_text, points
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe, has_key, layered, table, without
-from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
@@ -31,7 +31,7 @@ def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list
     rows = values.get("rows")
     if not isinstance(rows, dict):
         return dict(values), {}, []
-    complete: Table = {method: {"method": method} for method in TRAITS}
+    complete: Table = {method: {"method": method} for method in KINDS}
     bases: Table = {}
     for name, row in rows.items():
         complete[name] = {**complete.get(name, {}), **row} if isinstance(row, dict) else row

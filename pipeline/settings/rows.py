@@ -1,68 +1,25 @@
-"""Row: a line of the comparison, and what all rows of a method have in common."""
+"""Row: a line of the comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipeline.settings.fields import RowName, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid, points
-from pipeline.settings.recipe import Recipe, Trainable, has_key, layered, table
+from pipeline.settings.kind import SOME_KEYS, Kind
+from pipeline.settings.kinds import KINDS
+from pipeline.settings.recipe import Recipe, has_key, layered, table
 
-Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion", "ensemble"]
 JoinedBy = Literal["mean", "weighted", "vote"]
 Title = Annotated[str, Field(max_length=300)]
+if TYPE_CHECKING:
+    Method = str
+else:
+    Method = Literal[tuple(KINDS)]
 BackboneName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")]
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What all rows of a method have in common."""
-
-    trains: tuple[Trainable, ...]  # what its rows may train; the first where they do not say
-    title: str
-    built_on: Method | None = None  # the method whose finished runs its runs start from
-    joins: str = ""  # what it does with several tasks, in words; empty: it needs only one
-    by_source: bool = False  # it has a run for each source of a target
-    is_joint: bool = False  # it trains on a target and its sources at once
-    takes_adapters: bool = False  # its runs take the adapters of those they are built on; others continue the weights
-    fuses: bool = False  # it takes an adapter of each of its tasks
-    is_ensemble: bool = False  # it joins the predictions of other rows' runs and trains nothing
-
-    @property
-    def answers_for_several(self) -> bool:
-        """Whether one of its runs is of several tasks, or of several models."""
-        return self.is_joint or self.by_source or self.is_ensemble
-
-
-TRAITS: dict[Method, Traits] = {
-    "frozen": Traits(("head",), "head only"),
-    "full": Traits(("full", "full+adapter"), "full fine-tuning"),
-    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential fine-tuning", by_source=True),
-    "multitask": Traits(
-        ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
-    ),
-    "adapter": Traits(("adapter",), "adapter", takes_adapters=True),
-    "merge": Traits(
-        ("adapter",), "merged adapters", built_on="adapter", joins="merging", takes_adapters=True, fuses=True
-    ),
-    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
-    "ensemble": Traits(("full",), "ensemble", is_ensemble=True),
-}
-_ONLY: dict[str, tuple[tuple[Method, ...], str]] = {
-    "order": (("sequential",), "only sequential fine-tuning goes through tasks in turn"),
-    "through": (("sequential", "adapter"), "only sequential fine-tuning or an adapter goes through tasks in turn"),
-    "own": (("fusion",), "only a fusion reads an adapter of its target"),
-    "variant_of": (("fusion",), "only a fusion has variants"),
-    "after": (("multitask",), "only joint training (multitask) can start after other tasks"),
-    "members": (("ensemble",), "only an ensemble has members: of names one row"),
-    "most": (("ensemble",), "only an ensemble has members"),
-    "rule": (("ensemble",), "only an ensemble joins predictions"),
-}
-"""The keys of a row that some methods have, and why no other does."""
 
 
 class Row(BaseModel):
@@ -147,13 +104,13 @@ class Row(BaseModel):
             raise ValueError("write a name, a list of names, or a table with a name for each source") from None
 
     @property
-    def built_on(self) -> Method | None:
+    def kind(self) -> Kind:
+        return KINDS[self.method]
+
+    @property
+    def built_on(self) -> str | None:
         """The method whose finished runs this row's runs start from."""
-        if self.method == "adapter" and (self.of or self.through):
-            return "adapter"
-        if self.method == "full" and self.of:
-            return "frozen"
-        return "full" if self.after else TRAITS[self.method].built_on
+        return self.kind.built_on(self)
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -163,51 +120,25 @@ class Row(BaseModel):
     @property
     def by_source(self) -> bool:
         """Whether it has a run for each source of a target, and not one through several."""
-        return TRAITS[self.method].by_source and self.order is None and self.through is None
-
-    @property
-    def joins(self) -> str:
-        """What the row does with several tasks, in words; empty: it needs only one."""
-        if self.method == "adapter" and self.through:
-            return "an adapter that learns tasks in turn"
-        return "a warm-started adapter" if self.method == "adapter" and self.of else TRAITS[self.method].joins
+        return self.kind.is_by_source and self.order is None and self.through is None
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
         yield from self._key_mistakes()
-        yield from self._member_mistakes(rows)
         yield from self._recipe_mistakes()
         yield from self._base_mistakes(rows)
-        yield from self._variant_mistakes(rows)
-        yield from self._own_mistakes(rows)
+        yield from self.kind.mistakes(self, rows)
         yield from self._backbone_mistakes(rows)
 
     def _key_mistakes(self) -> Iterator[str]:
-        for key, (methods, why) in _ONLY.items():
-            if getattr(self, key) != type(self).model_fields[key].default and self.method not in methods:
+        for key, why in SOME_KEYS.items():
+            if key not in self.kind.keys and getattr(self, key) != type(self).model_fields[key].default:
                 yield f"{key}: {why}, not {self.method}"
         for key, before in (("order", self.order), ("through", self.through)):
             if before is not None and self.sources is not None:
                 yield f"sources: {key} already names the tasks before each target: leave sources out"
         if self.order is not None and self.through is not None:
             yield "through: order already names the tasks before each target: leave one of the two out"
-
-    def _member_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        if self.method != "ensemble":
-            return
-        if not self.members:
-            yield 'of: name the rows whose runs it joins, such as of = ["full", "multitask"]'
-        for name in self.members:
-            row = rows.get(name)
-            if row is None:
-                yield f"of: there is no row '{name}'"
-            elif row.method == "ensemble":
-                yield f"of: '{name}' is an ensemble itself"
-            elif row.by_source:
-                yield f"of: '{name}' has a run for each source: name rows with one run, such as those with an order"
-        for key in ("recipe", "tasks", "tune"):
-            if getattr(self, key):
-                yield f"{key}: an ensemble trains nothing"
 
     def _recipe_mistakes(self) -> Iterator[str]:
         """What a recipe of the row's own says, and its method would leave out or replace."""
@@ -218,13 +149,10 @@ class Row(BaseModel):
 
     def _unlike_the_method(self, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
         """What is wrong with these values of ``trainable`` and ``merge``; None stands for one that is not given."""
-        trains = TRAITS[self.method].trains
+        trains = self.kind.trains
         if any(value is not None and value not in trains for value in trainable):
             yield f"a row of {self.method} trains {' or '.join(trains)}"
-        if self.method == "merge" and "none" in rules:
-            yield "a row of merge merges by mean or ties: leave merge = 'none' out"
-        if self.method != "merge" and any(rule not in (None, "none") for rule in rules):
-            yield "only a row of merge merges adapters: leave merge out"
+        yield from dict.fromkeys(filter(None, (self.kind.merge_mistake(rule) for rule in rules if rule is not None)))
 
     def _base_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if not self.of:
@@ -236,24 +164,8 @@ class Row(BaseModel):
             yield f"of: there is no row '{self.of}'"
         elif base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif self.method in ("adapter", "merge") and (base.of or base.through):
+        elif self.kind.builds_on_fresh and (base.of or base.through):
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters are newly initialised"
-
-    def _variant_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        if not self.variant_of:
-            return
-        other = rows.get(self.variant_of)
-        if other is None or other.method != "fusion" or other is self:
-            yield f"variant_of: '{self.variant_of}' is not another row of fusion"
-        elif other.variant_of:
-            yield f"variant_of: '{self.variant_of}' is itself a variant of '{other.variant_of}': name that one"
-
-    def _own_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        if self.method != "fusion":  # _key_mistakes says so
-            return
-        for name in self.own:
-            if name not in rows or rows[name].method != "adapter":
-                yield f"own: '{name}' is not a row of adapters"
 
     def _backbone_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         if not self.built_on:

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from pipeline.settings.fields import RowName, Rows, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid
-from pipeline.settings.recipe import Recipe, layered, table
+from pipeline.settings.recipe import Recipe, layered
 from pipeline.settings.resources import Resources
-from pipeline.settings.rows import TRAITS, Method, Row
+from pipeline.settings.rows import Method, Row
 from pipeline.settings.sections import Curve, Published, ScoredRows
 
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
@@ -107,7 +107,7 @@ class Study(BaseModel):
     def row(self, name: str) -> Row:
         """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
-        title = row.title or (TRAITS[row.method].title if name == row.method else name)
+        title = row.title or (row.kind.title if name == row.method else name)
         tune = self.tune.get(row.method, {}) if row.tune is None else row.tune
         return row.model_copy(update={"title": title, "of": row.of or row.built_on, "tune": tune})
 
@@ -142,7 +142,7 @@ class Study(BaseModel):
             target: count what is taken there; None: on any of the row's targets.
         """
         row, targets = self.row(name), self.targets_of(name) if target is None else (target,)
-        if row.method == "ensemble":
+        if row.kind.is_ensemble:
             joined = [member for member in row.members if target is None or target in self.targets_of(member)]
             return {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
         bases = {base: len(self.row(base).trials) for each in targets for base in self.bases_on(name, each)}
@@ -155,11 +155,9 @@ class Study(BaseModel):
         What it is built on otherwise was tuned on other tasks.
         """
         row = self.row(name)
-        if TRAITS[row.method].fuses and not self.fuses_own(name, target):
+        if not row.kind.builds_on_target or (row.kind.combines and not self.fuses_own(name, target)):
             return ()
-        if TRAITS[row.method].fuses or row.method == "full":
-            return row.own or ((row.of,) if row.of else ())
-        return ()
+        return row.own or ((row.of,) if row.of else ())
 
     def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
         """Whether a row of fusion takes the target's adapter of stage one, in one of its trials at least."""
@@ -217,15 +215,11 @@ class Study(BaseModel):
 
     def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:
         """The recipe of a row on a task, in the main table or on the curve, of one of its trials or of none."""
-        own, trains = self.row(row), TRAITS[self.row(row).method].trains
+        own, kind = self.row(row), self.row(row).kind
         on_curve = self.curve.recipe if curve and self.curve else {}
         values = layered(
             self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve, trial or {}
         )
-        if values.get("trainable") not in trains[1:]:
-            values["trainable"] = trains[0]
-        if own.method != "merge":
-            values.pop("merge", None)
-        elif table(values.get("merge")).get("rule", "none") == "none":
-            values = layered(values, {"merge": "mean"})
-        return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
+        if values.get("trainable") not in kind.trains[1:]:
+            values["trainable"] = kind.trains[0]
+        return Recipe.parse(kind.completed(values), f"study {self.name}, recipe of {row} on {task}")

@@ -15,9 +15,9 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
 from stages.compare.cross_task import unlike_cosines
@@ -138,7 +138,7 @@ def _name_of(alias: str, workspace: Workspace) -> str:
 
 
 def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
-    if TRAITS[job.kind].is_ensemble:  # its members are checked
+    if KINDS[job.kind].is_ensemble:  # its members are checked
         return
     parts = job.parts_in(workspace)
     for part in parts:
@@ -159,14 +159,8 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     recipe = run.recipe
     if recipe.adds_adapters and (misfit := METHODS[recipe.adapter.kind].misfit(recipe, run.backbone.hidden_size)):
         yield misfit
-    if job.kind == "full":
-        yield from _head_misfits(job, run)
-    elif job.kind in ("sequential", "multitask"):
-        yield from _start_misfits(job, run)
-    elif job.kind in ("adapter", "merge"):
-        yield from _adapter_misfits(job, run)
-    elif job.kind == "fusion":
-        yield from _fusion_misfits(job, run)
+    if takes := KINDS[job.kind].takes:
+        yield from _MISFITS[takes](job, run)
 
 
 def _head_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
@@ -197,7 +191,7 @@ def _why_not_taken_on(source: Recipe, task: Task, job: Job, recipe: Recipe) -> s
     """Why the job cannot start from the adapter of ``task`` that ``source`` makes, or merge it; None if it can."""
     if why := why_not_started_from(source, task.is_pair, recipe):
         return why
-    if job.kind != "merge":
+    if not KINDS[job.kind].combines:
         return None
     if source.adapter.drop_layers != recipe.adapter.drop_layers:
         return "leaves out other layers (--drop-layers)"
@@ -218,6 +212,15 @@ def _fusion_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
         if why := why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind):
             yield f"the adapter of {task.name} (row {need.row}) {why}"
     dropped_layers(recipe, adapters)  # raises where they leave out different layers
+
+
+_MISFITS = {
+    "head": _head_misfits,
+    "weights": _start_misfits,
+    "adapter": _adapter_misfits,
+    "fusion": _fusion_misfits,
+}
+"""Why a run cannot take what its kind takes from the runs it builds on."""
 
 
 def _trained_by(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:

@@ -21,8 +21,8 @@ from pipeline.runs.build import assemble
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
@@ -91,7 +91,7 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
     tasks = [workspace.task(name) for name in targets]
     for name, cosines in runs.items():
         record = on_main_process(partial(workspace.ledger.find, name))
-        if record is None or TRAITS[record.kind].answers_for_several:
+        if record is None or KINDS[record.kind].answers_for_several:
             continue
         try:
             scores = _missing_scores(record, tasks, cosines, workspace)
@@ -148,7 +148,7 @@ def unlike_cosines(cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator
     main = {
         (cell.line.row, cell.target): job
         for cell, job in cells.items()
-        if cell.rows is None and not TRAITS[job.kind].answers_for_several
+        if cell.rows is None and not KINDS[job.kind].answers_for_several
     }
     rows_of = defaultdict[tuple[Any, ...], dict[str, None]](dict)
     for (row, trained), job in main.items():

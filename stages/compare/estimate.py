@@ -10,8 +10,9 @@ import numpy as np
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS, Method
+from pipeline.settings.rows import Method
 from pipeline.system.errors import PipelineError
 from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
@@ -92,7 +93,7 @@ class Estimate:
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on its backbone."""
-        if TRAITS[job.kind].is_ensemble:
+        if KINDS[job.kind].is_ensemble:
             return 0.0
         weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
         known = [key for key in ((weights, job.kind, tasks), (weights, job.kind, None)) if key in self._spent]

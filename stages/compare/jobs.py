@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.training.process_group import on_main_process
@@ -29,7 +29,7 @@ class Jobs:
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job], read: Set[Job]) -> None:
         self.jobs, self.workspace = jobs, workspace
         self._wanted = _with_trials(kept)
-        continuing = (job for job in jobs if not TRAITS[job.kind].takes_adapters)
+        continuing = (job for job in jobs if not KINDS[job.kind].takes_adapters)
         continued = _with_trials(need for job in continuing for need in job.takes_models_of)
         self.known = Known(workspace, self._wanted | continued | _with_trials(read))
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
@@ -165,7 +165,7 @@ class Jobs:
         return run.workspace.finished(run.name, with_model=False)
 
     def _continues_no_weights(self, job: Job) -> bool:
-        is_continuing = not TRAITS[job.kind].takes_adapters
+        is_continuing = not KINDS[job.kind].takes_adapters
         return is_continuing and any(self.get(need).weights_sha256 is None for need in job.takes_models_of)
 
     def _miss_lost_models(self) -> None:
@@ -189,7 +189,7 @@ class Jobs:
     def _has_lost_its_model(self, job: Job) -> bool:
         """Whether the model of a finished run is gone; an ensemble has none."""
         record = self.known.outcomes.get(job)
-        if not isinstance(record, RunRecord) or TRAITS[job.kind].is_ensemble:
+        if not isinstance(record, RunRecord) or KINDS[job.kind].is_ensemble:
             return False
         return self.workspace.on(job.backbone).finished(record.run, with_model=True) is None
 

@@ -8,7 +8,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from stages.compare.ensembles import EnsembleRun
 from stages.compare.plan import Job
@@ -69,18 +69,18 @@ class Known:
             job = self.best_trial(job)
             if job in self.outcomes:  # what failed is not tried again
                 self.get(job, with_model=True)
-        traits, workspace = TRAITS[job.kind], self.workspace.on(job.backbone)
+        kind, workspace = KINDS[job.kind], self.workspace.on(job.backbone)
         models = {each: self.get(each, with_model=True) for each in job.takes_models_of}
         sources = [models.get(need) or self.get(need) for need in job.needs]
-        if traits.is_ensemble:
+        if kind.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
-        parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()
-        if job.kind == "fusion":
+        parts, adapters = job.parts_in(workspace), self._adapters(sources) if kind.takes_adapters else ()
+        if kind.takes == "fusion":
             ((task, recipe, limit),) = parts
             request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
         else:
             # Sequential fine-tuning gets a new head (Phang et al. 2019): the source's stays behind.
-            start = sources[0] if sources and not traits.takes_adapters else None
+            start = sources[0] if sources and not kind.takes_adapters else None
             request = RunRequest(
                 job.kind,
                 parts,

@@ -12,7 +12,8 @@ from pipeline.records.studies import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.grid import point_text
-from pipeline.settings.rows import TRAITS, JoinedBy, Method, Row
+from pipeline.settings.kinds import KINDS
+from pipeline.settings.rows import JoinedBy, Method, Row
 from pipeline.settings.study import Study
 
 
@@ -77,13 +78,13 @@ class Job:
 
     @property
     def title(self) -> str:
-        source = f" from {self.needs[0].task}" if TRAITS[self.kind].by_source or self.in_turn else ""
+        source = f" from {self.needs[0].task}" if KINDS[self.kind].is_by_source or self.in_turn else ""
         return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}"
 
     @property
     def is_choice(self) -> bool:
         """Whether one of its trials is its run, or it joins other runs, so that it trains nothing itself."""
-        return TRAITS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
+        return KINDS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
 
     @property
     def takes_models_of(self) -> tuple[Job, ...]:
@@ -92,9 +93,9 @@ class Job:
         A model that learns tasks in turn is scored on the earlier ones by the heads that it had there, or begins with
         these.
         """
-        if TRAITS[self.kind].is_ensemble:
+        if KINDS[self.kind].is_ensemble:
             return ()
-        earlier = (each for need in self.needs if need.kind == "sequential" for each in need.takes_models_of)
+        earlier = (each for need in self.needs if KINDS[need.kind].is_by_source for each in need.takes_models_of)
         return (*self.needs, *earlier)
 
     @property
@@ -202,16 +203,16 @@ class _Planner:
         return self.study.row(self.name)
 
     def job(self) -> Job:
-        row, traits = self.row, TRAITS[self.row.method]
-        if traits.is_ensemble:
+        row, kind = self.row, self.row.kind
+        if kind.is_ensemble:
             return self._ensemble()
-        if traits.by_source:
+        if kind.is_by_source:
             turn = self.study.turn(self.name, self.target) or (self.cell.line.source, self.target)
             return self._through(turn, row.of, self.name)
         tasks = sorted({self.target, *self.study.partners(self.name, self.target)})
-        if traits.is_joint:
+        if kind.is_joint:
             return self._train(self.name, tasks, [self._through(row.after, row.of, row.of)] if row.after else [])
-        if traits.fuses:
+        if kind.combines:
             return self._train(self.name, [self.target], self._fused(tasks))
         return self._alone(self.name, self.target)
 
@@ -221,7 +222,7 @@ class _Planner:
         needs = tuple(job_of(study, self.cell.model_copy(update={"method": name})) for name in members)
         part = self._part(members[0], self.target, {})
         return Job(
-            "ensemble", (part,), self.cell.seed, needs, row.backbone, row=self.name, rule=row.rule, most=row.most
+            row.method, (part,), self.cell.seed, needs, row.backbone, row=self.name, rule=row.rule, most=row.most
         )
 
     def _fused(self, tasks: Sequence[str]) -> Iterator[Job]:
@@ -291,7 +292,7 @@ class _Planner:
     def _part(self, name: str, task: str, trial: Mapping[str, Any]) -> Part[str]:
         study, is_own, rows = self.study, task == self.target, self.cell.rows
         # A source is trained as in the main table, whichever point of the curve it serves, unless beside the target.
-        is_beside = name == self.name and TRAITS[self.row.method].is_joint
+        is_beside = name == self.name and self.row.kind.is_joint
         on_curve = rows is not None and (is_own or is_beside)
         recipe = study.recipe_for(name, task, on_curve, trial)
         return Part(task, recipe, (rows or study.rows_of_target) if is_own else study.limit)

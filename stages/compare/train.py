@@ -10,7 +10,7 @@ from rich.text import Text
 from pipeline.executors.pool import Outcome, Pool, bug
 from pipeline.records.ledger import RunBusy
 from pipeline.runs.training_run import TrainingRun
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process, process_count
@@ -118,7 +118,7 @@ class _InPool:
     def _settle(self, job: Job) -> bool:
         """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
         the predictions of others."""
-        if self.jobs.known.failed(job) or TRAITS[job.kind].is_ensemble or self._is_trial(job):
+        if self.jobs.known.failed(job) or KINDS[job.kind].is_ensemble or self._is_trial(job):
             _train(job, self.jobs, self.progress)  # a moment
         return job in self.jobs.known.outcomes
 

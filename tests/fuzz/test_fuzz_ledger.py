@@ -22,8 +22,8 @@ from pipeline.records.studies import StudyResult
 from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 from stages.compare.estimate import Estimate, Work
@@ -89,7 +89,7 @@ def use(reports: Path, run: str) -> None:
             print_run_comparison(compare_runs(runs_here, named, other), as_json=True)
     usage_of(runs_here)
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
-    jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in TRAITS]
+    jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in KINDS]
     assert str(Estimate(Workspace("nano", None, reports / "store", reports)).total(jobs))
     agreement({task: float(number) for number, task in enumerate(NAMES)}, trained_alone(ledger, "sst"))
     for runs in (None, RUNS):

@@ -14,9 +14,9 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line, StudyResult
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import accuracy, pearson
 
@@ -114,7 +114,7 @@ class Synthetic:
                 task: {"meaning": {"classes": [] if task in SCORED else CLASSES}} for task in (target, *(others or {}))
             },
         }
-        recipe = changes.pop("recipe", Recipe(trainable=TRAITS[method].trains[0], epochs=4))
+        recipe = changes.pop("recipe", Recipe(trainable=KINDS[method].trains[0], epochs=4))
         own = TaskScore(
             metric=metric_of(target), dev=dev, rows=len(predictions), recipe=recipe, train_rows=rows or 1000
         )

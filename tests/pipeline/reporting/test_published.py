@@ -10,9 +10,9 @@ from pipeline.data.tasks import built_in_tasks
 from pipeline.records.studies import Entry
 from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
 from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.settings.study_files import read_study, study_names
 from stages.compare.plan import job_of
@@ -35,7 +35,7 @@ def recipe_of(study: Study, row: str, task: str) -> Recipe:
     own = study.row(row)
     if own.order is not None and task == own.order[0] and own.of is not None:
         row = own.of
-    joint = TRAITS[own.method].is_joint
+    joint = KINDS[own.method].is_joint
     return resolve(study.recipe_for(row, task), built_in_tasks()[task], "fp32", longest=512, depth=12, joint=joint)
 
 
@@ -56,10 +56,10 @@ def rows_of(study: Study) -> Iterator[tuple[str, str, str, dict[str, tuple[str, 
             own.published.items() if isinstance(own.published, dict) else [("", n) for n in study.published_names(row)]
         )
         for trained, name in called:
-            by_task = trained and not TRAITS[own.method].by_source
+            by_task = trained and not KINDS[own.method].is_by_source
             for table in (table for table, known in names if known == name):
                 for task in [trained] if by_task else tasks:
-                    if task in study.targets_of(row) and (TRAITS[own.method].by_source <= (task != trained)):
+                    if task in study.targets_of(row) and (KINDS[own.method].is_by_source <= (task != trained)):
                         theirs = settings_of(source.report, table, name, task)
                         yield table, name, task, differences(theirs, recipe_of(study, row, task), own.method)
     for table, curve in source.curves.items():

@@ -13,9 +13,10 @@ from pipeline.runs.identity import CORRECTIONS, Correction, Facts
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import TRAITS, Method
+from pipeline.settings.rows import Method
 from pipeline.stats.probe import LEAST_ROWS
 from tests.nano import save_backbone
 
@@ -35,7 +36,7 @@ def facts(
 ) -> Facts:
     """Those of a run on so many tasks of pairs; ``start`` is the kind of the run that it continues."""
     task = find_task("sts")
-    recipe = Recipe.parse({"trainable": TRAITS[kind].trains[0], **(settings or {})}, "test")
+    recipe = Recipe.parse({"trainable": KINDS[kind].trains[0], **(settings or {})}, "test")
     begun: Any = None if start is None else SimpleNamespace(kind=start)
     asked = RunRequest(kind, (Part(task, recipe),) * tasks, 0, start=begun, **request)
     return Facts(asked, resolve(recipe, task, "fp32", joint=kind == "multitask"), family, rows)

@@ -7,10 +7,10 @@ import pytest
 
 import stages
 from pipeline.data.tasks import built_in_tasks
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import parse_study, with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.settings.study_files import read_study, study_names
 from pipeline.system.errors import PipelineError
@@ -42,7 +42,7 @@ def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
         for task in study.all_tasks:
             for curve in (False, True):
                 method = study.row(row).method
-                assert study.recipe_for(row, task, curve).trainable in TRAITS[method].trains
+                assert study.recipe_for(row, task, curve).trainable in KINDS[method].trains
 
 
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo", "control"}))

@@ -1,0 +1,86 @@
+"""What a kind of row brings with it; :mod:`pipeline.settings.kinds` has a file for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pipeline.settings.recipe import Trainable
+
+if TYPE_CHECKING:
+    from pipeline.settings.rows import Row
+    from pipeline.settings.study import Study
+
+SOME_KEYS: dict[str, str] = {
+    "order": "only sequential fine-tuning goes through tasks in turn",
+    "through": "only sequential fine-tuning or an adapter goes through tasks in turn",
+    "own": "only a fusion reads an adapter of its target",
+    "variant_of": "only a fusion has variants",
+    "after": "only joint training (multitask) can start after other tasks",
+    "members": "only an ensemble has members: of names one row",
+    "most": "only an ensemble has members",
+    "rule": "only an ensemble joins predictions",
+}
+"""The keys of a row that only some kinds have, and why no other has them."""
+
+
+class Kind:
+    """A kind of row: what it trains, what it builds on, and which mistakes its rows can have."""
+
+    trains: ClassVar[tuple[Trainable, ...]]
+    """What its rows may train; the first where they do not say."""
+    title: ClassVar[str]
+    keys: ClassVar[frozenset[str]] = frozenset()
+    """Those of :data:`SOME_KEYS` that it has."""
+    takes: ClassVar[Literal["head", "weights", "adapter", "fusion"] | None] = None
+    """What a run takes from the runs it builds on: a head; all weights; adapters, to start from one or to merge them;
+    or adapters, to fuse them."""
+    artifact: ClassVar[Literal["adapter", "fusion"] | None] = None
+    """What its runs put into the store; None: they are no artifacts."""
+    is_by_source: ClassVar[bool] = False
+    """A row has a run for each source of a target."""
+    is_joint: ClassVar[bool] = False
+    """It trains on a target and its sources at once."""
+    combines: ClassVar[bool] = False
+    """It takes an adapter of each of its tasks."""
+    is_ensemble: ClassVar[bool] = False
+    """It joins the predictions of other rows' runs and trains nothing."""
+    keeps_weights: ClassVar[bool] = False
+    """Its runs keep their weights unasked, because they are few."""
+    builds_on_target: ClassVar[bool] = False
+    """The runs that it builds on are of the target too, so that their trials count as its own."""
+    builds_on_fresh: ClassVar[bool] = False
+    """The adapters that it builds on must be newly initialised."""
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.takes in ("adapter", "fusion")
+
+    @property
+    def answers_for_several(self) -> bool:
+        """Whether one of its runs is of several tasks, or of several models."""
+        return self.is_joint or self.is_by_source or self.is_ensemble
+
+    def built_on(self, row: Row) -> str | None:
+        """The kind whose finished runs a row's runs start from."""
+        return None
+
+    def joins(self, row: Row) -> str:
+        """What a row does with several tasks, in words; empty: it needs only one."""
+        return ""
+
+    def completed(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The raw recipe of a row, with what the kind always has or never has."""
+        return {key: value for key, value in values.items() if key != "merge"}
+
+    def merge_mistake(self, rule: str) -> str:
+        """What is wrong with a recipe that has this merge rule; empty: nothing."""
+        return "" if rule == "none" else "only a row of merge merges adapters: leave merge out"
+
+    def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
+        """What is wrong with the keys that only this kind has, among the ``rows`` of a study."""
+        yield from ()
+
+    def mistakes_in(self, study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
+        """What does not fit the study in its row ``name``; each begins with the key."""
+        yield from ()

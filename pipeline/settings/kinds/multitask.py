@@ -1,0 +1,24 @@
+"""Joint training on a target and its sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.settings.kind import Kind
+
+if TYPE_CHECKING:
+    from pipeline.settings.rows import Row
+
+
+class Multitask(Kind):
+    trains = ("full", "full+adapter", "adapter", "head")
+    title = "multitask"
+    keys = frozenset({"after"})
+    takes = "weights"
+    is_joint = True
+
+    def built_on(self, row: Row) -> str | None:
+        return "full" if row.after else None
+
+    def joins(self, row: Row) -> str:
+        return "joint training"
