@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.system.errors import READING, PipelineError, validation_problems
+from pipeline.system.errors import ONE_FILE, READING, MachineError, PipelineError, validation_problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,7 +45,8 @@ def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterato
         reason = _reason(error, f": {remedy}" if remedy else "")
         if reason is None:
             raise
-        raise PipelineError(f"{file}: {reason}") from error
+        is_refusal = isinstance(error, OSError) and error.errno in READING and error.errno not in ONE_FILE
+        raise (MachineError if is_refusal else PipelineError)(f"{file}: {reason}") from error
 
 
 def _reason(error: Exception, remedy: str) -> str | None:
