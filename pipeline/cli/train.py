@@ -50,8 +50,9 @@ def extract(
         bottleneck: Width of the adapter (64).
         drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
-        start_from: Warm-start from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
-            store) if a linear probe shows that it helps; for tasks with few rows (a new adapter).
+        start_from: Warm-start from another task's adapter, TASK or TASK@RUN. Of several with commas, or with best of
+            all in the store, from the one that a linear probe finds most useful, if any helps significantly (a new
+            adapter).
         without_rows_of: Leave out training rows whose text occurs in dev or test of these tasks, such as sts,mrpc: the
             targets that this adapter will be fused for (none).
     """
