@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, fingerprint
+from pipeline.data.cut import group_numbers
 from pipeline.data.foreign import read_input
 from pipeline.data.limits import check_batch_size
 from pipeline.data.load import load_split
@@ -40,7 +41,7 @@ class Evaluation:
     metric: Metric
     score: float
     interval: tuple[float, float]
-    """95 %, over examples."""
+    """95 %, over examples: rows that share texts count as one."""
     classes: tuple[ClassScore, ...]
     """In the task's order; empty for a task of scores."""
     largest_class: LargestClass | None
@@ -115,7 +116,7 @@ def evaluate(
         rows=len(rows),
         metric=task.metric,
         score=score(task.metric, values, labels),
-        interval=score_interval(task.metric, values, labels),
+        interval=score_interval(task.metric, values, labels, group_numbers(rows)),
         classes=class_scores(values, labels, task.classes) if task.classes else (),
         largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),

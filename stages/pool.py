@@ -8,7 +8,15 @@ from typing import Any
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.notes import missing
-from pipeline.reporting.pooled import Pooled, looks_of, pool, untested_kinds, with_targets, with_variants
+from pipeline.reporting.pooled import (
+    Pooled,
+    looks_of,
+    pool,
+    untested_kinds,
+    with_opponents,
+    with_targets,
+    with_variants,
+)
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.text import listed
 from pipeline.settings.study_files import name_of_study
@@ -52,7 +60,11 @@ class Pool:
 
 
 def pool_studies(
-    studies: Sequence[str], reports: Path, targets: Sequence[str] | None = None, variants: Sequence[str] = ()
+    studies: Sequence[str],
+    reports: Path,
+    targets: Sequence[str] | None = None,
+    variants: Sequence[str] = (),
+    opponents: Sequence[str] = (),
 ) -> Pool:
     """Test the leading fusions of several studies over all their targets, from their reports alone.
 
@@ -60,6 +72,7 @@ def pool_studies(
         studies: names or TOML files; each was compared, and no two have the same target.
         targets: only these, as if the studies had no others; None: all.
         variants: rows of fusion that may represent the first one of each study, besides those that the study names.
+        opponents: studies whose rows without fusion join those of ``studies`` on the targets that both have.
 
     Raises:
         PipelineError: as :func:`pipeline.reporting.pooled.pool`, a study is named twice or was never compared here, no
@@ -69,6 +82,8 @@ def pool_studies(
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise PipelineError(f"pool: {twice} twice: name each study once")
     results = [result_of(study, reports) for study in studies]
+    for other in (result_of(study, reports) for study in opponents):
+        results = [with_opponents(result, other) for result in results]
     ledger = Ledger(reports)
     opened = [StudyRuns(with_variants(result, variants), ledger) for result in _selected(results, targets)]
     return Pool(

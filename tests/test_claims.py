@@ -17,7 +17,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.pooled import pool, with_targets, with_variants
+from pipeline.reporting.pooled import pool, with_opponents, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
 from stages.run_archives import import_runs
@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 KINDS = ("the target alone", "sequential fine-tuning", "one adapter", "the best row without fusion")
 POOLED = {"reports/reference/nine-targets": ("fusion-repeat", "fusion-parts", "fusion-targets")}
 """The reports that several others make together."""
+OPPONENTS = "reports/reference/pairs"
+"""Whose rows are opponents in these, on the targets that they share."""
 
 
 class Claim(NamedTuple):
@@ -61,13 +63,14 @@ CLAIMS = claims("docs/evidence.md")
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder with the archived runs of a report."""
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The folder with the archived runs of some reports."""
 
     @cache
-    def once(report: str) -> Path:
+    def once(*reports: str) -> Path:
         folder = tmp_path_factory.mktemp("reports")
-        import_runs(folder, ROOT / report / "runs.zip.xz")
+        for report in reports:
+            import_runs(folder, ROOT / report / "runs.zip.xz")
         return folder
 
     return once
@@ -107,7 +110,7 @@ def test_the_lines_of_the_readme_are_lines_of_the_table() -> None:
 @pytest.mark.parametrize(
     "claim", CLAIMS, ids=lambda claim: f"{claim.report}-{claim.form}-{claim.left_out}{claim.variant}"
 )
-def test_a_line_of_the_table_is_what_its_archive_says(claim: Claim, imported: Callable[[str], Path]) -> None:
+def test_a_line_of_the_table_is_what_its_archive_says(claim: Claim, imported: Callable[..., Path]) -> None:
     found = pooled(claim, imported) if claim.report in POOLED else reported(claim, imported(claim.report))
     assert tuple(shown(found[kind]) if kind in found else "-" for kind in KINDS) == claim.numbers
 
@@ -120,13 +123,15 @@ def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
     return {duel.kind: duel.comparison for duel in of_form if duel.line == line and duel.comparison is not None}
 
 
-def pooled(claim: Claim, imported: Callable[[str], Path]) -> dict[str, Comparison]:
+def pooled(claim: Claim, imported: Callable[..., Path]) -> dict[str, Comparison]:
     """What several reports say together."""
     reports = [f"reports/reference/{name}" for name in POOLED[claim.report]]
-    cells = [cells_of(report, claim.left_out, imported(report)) for report in reports]
+    folder = imported(*reports, OPPONENTS)
+    others = cells_of(OPPONENTS, "", folder).result
+    results = [with_opponents(cells_of(report, claim.left_out, folder).result, others) for report in reports]
     if claim.variant:
-        cells = [StudyRuns(with_variants(runs.result, [claim.variant]), runs.ledger) for runs in cells]
-    found = pool(cells)
+        results = [with_variants(result, [claim.variant]) for result in results]
+    found = pool([StudyRuns(result, Ledger(folder)) for result in results])
     return {each.kind: each.comparison for each in found if each.comparison is not None}
 
 
@@ -145,7 +150,7 @@ def predictions_on(folder: Path, target: str) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[[str], Path], tmp_path: Path) -> None:
+def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[..., Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"
     every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip.xz")}
     # Later reports, with its sources or runs.

@@ -164,6 +164,7 @@ def pool(
     *,
     targets: str | None = None,
     variants: str | None = None,
+    opponents: str | None = None,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
@@ -175,10 +176,12 @@ def pool(
         targets: Only these targets, such as sst,sts (all).
         variants: Rows of fusion that represent the first one where the validation rows prefer them, such as even (those
             that a study names itself).
+        opponents: Studies whose rows without fusion are opponents too, on the targets, rows and seeds that they share
+            with the others (none).
     """
     from stages.pool import pool_studies
 
-    found = pool_studies(studies, reports, names_in(targets), names_in(variants) or ())
+    found = pool_studies(studies, reports, names_in(targets), names_in(variants) or (), names_in(opponents) or ())
     for cell in found.missing:
         notice(f"note: no run of {cell}")
     for kind in found.untested:

@@ -20,15 +20,26 @@ def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
 
     Their order depends on the texts alone, not on that of the rows.
     """
+    of_row, of_text, known = _components(rows)
+    members = positions_by(of_row)
+    first = pd.Series(known).groupby(of_text).min()  # the first key by alphabet names a group
+    return [members[number] for number in np.argsort(first.to_numpy(object), kind="stable")]
+
+
+def group_numbers(rows: pd.DataFrame) -> np.ndarray:
+    """The number of each row's group (n,), of those that :func:`text_groups` has, from 0 in the rows' order."""
+    return pd.factorize(_components(rows)[0])[0]
+
+
+def _components(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The group of each row, that of each different text, and these texts."""
     columns = [column for column in ("text_a", "text_b") if column in rows]
     keys = pd.concat([rows[column].map(text_key) for column in columns])
     codes, known = pd.factorize(keys)
     size, positions = len(rows), np.tile(np.arange(len(rows)), len(columns))
     links = coo_matrix((np.ones(len(codes)), (positions, size + codes)), shape=2 * (size + len(known),))
     _, component = connected_components(links, directed=False)
-    members = positions_by(component[:size])
-    first = pd.Series(known).groupby(component[size:]).min()  # the first key by alphabet names a group
-    return [members[number] for number in np.argsort(first.to_numpy(object), kind="stable")]
+    return component[:size], component[size:], known
 
 
 def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:

@@ -1,12 +1,14 @@
 """Each fusion against the best row without it of every kind, on all targets together."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import judge
-from pipeline.reporting.runs import StudyRuns, once
+from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.study import Study
@@ -50,16 +52,20 @@ OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
 """Kinds of rows without fusion. The best row of a kind stands for it, on each target its own."""
 
 
+Selected = dict[int, Line]
+"""By seed, the line that represents a side on a target."""
+
+
 @dataclass(frozen=True)
 class Duel:
     """A row of fusion against the best row of one kind on each target."""
 
     line: Line
-    ours: dict[str, Line]
-    """By target: of the line and its variants the one with the best mean over seeds on the validation rows."""
+    ours: dict[str, Selected]
+    """By target, selected from the line and its variants as :func:`_best_by_target` does."""
     kind: str
-    best: dict[str, Line]
-    """By target: of the lines of the kind the one with the best mean over seeds on the validation rows."""
+    best: dict[str, Selected]
+    """By target, selected from the lines of the kind."""
     trials: dict[str, tuple[int, int]]
     """By target: how many runs a seed each side was chosen from."""
     parts: dict[str, Difference]
@@ -109,7 +115,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
             those = _lines_of(runs, kind)
             best = _best_by_target(runs, those)
             parts = {
-                target: runs.difference(runs.cell(ours[target], target), runs.cell(other, target), target)
+                target: runs.difference(cell_of(runs, ours[target], target), cell_of(runs, other, target), target)
                 for target, other in best.items()
                 if target in ours
             }
@@ -133,8 +139,24 @@ def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
 
 
 def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
-    both = [[scored for side in (duel.ours, duel.best) for scored in runs.cell(side[t], t)] for t in duel.parts]
-    return mean_difference([*duel.parts.values()], runs.shared(both))
+    return mean_difference([*duel.parts.values()], runs.shared(both_sides(runs, duel)))
+
+
+def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
+    """The runs on a target of the lines that were selected, by seed."""
+    by_line = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in selected.values()}
+    return [by_line[line][seed] for seed, line in sorted(selected.items())]
+
+
+def both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
+    """The runs of both sides of a duel, target by target."""
+    return [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
+
+
+def names_of(runs: StudyRuns, selected: Selected) -> str:
+    """The title of the selected line; of several, how many seeds each represents, as ``a (4), b (1)``."""
+    counts = Counter(map(runs.title, selected.values()))
+    return ", ".join(f"{title} ({n})" if len(counts) > 1 else title for title, n in counts.most_common())
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
@@ -154,23 +176,38 @@ def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
     return [line for line, count in seeds.items() if count == most > 0]
 
 
-def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, float]:
-    """The mean on the validation rows of each candidate."""
+def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, dict[int, float]]:
+    """The scores on the validation rows of each candidate, by seed."""
     return {
-        line: statistics.mean(scored.score.dev for scored in runs.cell(line, target))
+        line: {scored.entry.seed: scored.score.dev for scored in runs.cell(line, target)}
         for line in _candidates(runs, lines, target)
     }
 
 
-def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
-    """The best of ``lines`` on the validation rows, for each target that one of them has.
+def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
+    """The best of ``lines`` on the validation rows, for each target that one of them has, and each seed.
 
-    Of equal ones the first row, and of its sources the first by name: their order depends on the other targets.
+    A seed is scored with the line that is best over the *other* seeds. The best mean over all of them would favour
+    lines whose seeds happen to be good, and so lift the side that is selected from more lines (simulated: by 0.2 points
+    with two lines, 0.6 with eleven). Of one seed there are no others: then it selects for itself.
+
+    Of equal lines the first row, and of its sources the first by name: their order depends on the other targets.
     """
     rows = list(dict.fromkeys(line.row for line in lines))
     ordered = sorted(lines, key=lambda line: (rows.index(line.row), line.source))
     by_target = {target: _dev_scores(runs, ordered, target) for target in runs.study.targets}
-    return {target: max(scores, key=lambda line: scores[line]) for target, scores in by_target.items() if scores}
+    return {target: _selected(scores) for target, scores in by_target.items() if scores}
+
+
+def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
+    """By seed, the line with the best mean over the other seeds."""
+
+    def without(left_out: int, line: Line) -> float:
+        others = [score for seed, score in scores[line].items() if seed != left_out]
+        return statistics.mean(others or scores[line].values())
+
+    seeds = sorted({seed for of_line in scores.values() for seed in of_line})
+    return {seed: max((line for line in scores if seed in scores[line]), key=partial(without, seed)) for seed in seeds}
 
 
 def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
@@ -193,12 +230,12 @@ class Alternative:
     """A row that was nearly selected for one side of a duel on one target."""
 
     target: str
-    selected: Line
+    selected: Selected
     other: Line
     dev: tuple[float, float]
-    """The scores of the selected row and of the other on the validation rows."""
+    """The scores of the selected rows and of the other on the validation rows."""
     duel: Duel
-    """The duel with the other row there; its comparison is that of the row that was selected."""
+    """The duel with the other row there for all seeds; its comparison is that of the rows that were selected."""
 
 
 @dataclass(frozen=True)
@@ -216,16 +253,18 @@ def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:
     for target in duel.parts:
         for is_own, lines in ((True, [duel.line, *variants]), (False, _lines_of(runs, duel.kind))):
             selected = (duel.ours if is_own else duel.best)[target]
-            scores = _dev_scores(runs, lines, target)
+            scores = {line: statistics.mean(own.values()) for line, own in _dev_scores(runs, lines, target).items()}
             for other, score in scores.items():
-                if other == selected or scores[selected] - score >= CLOSE:
+                if {*selected.values()} == {other} or max(scores.values()) - score >= CLOSE:
                     continue
-                ours = duel.ours | ({target: other} if is_own else {})
-                best = duel.best | ({} if is_own else {target: other})
-                part = runs.difference(runs.cell(ours[target], target), runs.cell(best[target], target), target)
+                there = {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
+                ours, best = (duel.ours | there, duel.best) if is_own else (duel.ours, duel.best | there)
+                own, theirs = (cell_of(runs, side[target], target) for side in (ours, best))
+                part = runs.difference(own, theirs, target)
                 if part is not None:
                     changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
-                    yield Alternative(target, selected, other, (scores[selected], score), changed)
+                    dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
+                    yield Alternative(target, selected, other, (dev, score), changed)
 
 
 @once

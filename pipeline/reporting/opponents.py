@@ -8,15 +8,26 @@ from pipeline.reporting.cells import difference_cell, judged, line_cell, text_ce
 from pipeline.reporting.duels import (
     Alternative,
     Duel,
+    cell_of,
     close_calls,
     duels,
     duels_of_leading,
     leading_duels,
     leading_fusion,
+    names_of,
 )
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, runs_of
-from pipeline.reporting.text import amounts, capital, comparison_text, comparisons, listed, number, where_text
+from pipeline.reporting.text import (
+    amounts,
+    capital,
+    comparison_text,
+    comparisons,
+    detectable_text,
+    listed,
+    number,
+    where_text,
+)
 from pipeline.stats.paired import Comparison, Verdict
 
 _SAYS: dict[Verdict, str] = {
@@ -46,12 +57,11 @@ def opponents_table(runs: StudyRuns) -> Table | None:
 
 
 def alternative_text(runs: StudyRuns, alternative: Alternative, comparison: Comparison) -> str:
-    """``On sst, a (0.612) was selected. With b (0.608) there, full fusion would have +1.3 points against ....``"""
-    selected, other = runs.title(alternative.selected), runs.title(alternative.other)
+    """``On sst, a was selected (0.612 on dev). With b (0.608) there, full fusion would have +1.3 points ....``"""
     own, score = map(number, alternative.dev)
     test, fusion = comparison_text(comparison, alternative.duel.kind), runs.title(alternative.duel.line)
-    where = f"On {alternative.target}, {selected} ({own}) was selected."
-    return f"{where} With {other} ({score}) there, {fusion} would have {test}."
+    where = f"On {alternative.target}, {names_of(runs, alternative.selected)} was selected ({own} on dev)."
+    return f"{where} With {runs.title(alternative.other)} ({score}) there, {fusion} would have {test}."
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
@@ -66,11 +76,12 @@ def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
 
 def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
     """The difference on a target, with what it is between: the test is of the mean."""
-    line, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
-    variant = f"{runs.title(line)} " if line != duel.line else ""
+    own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
+    variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
     unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
-    used = runs_of((*runs.cell(line, target), *runs.cell(best, target)))
-    return difference_cell(duel.parts[target].value, used, untested=f"{variant}against {runs.title(best)}{unlike}")
+    used = runs_of((*cell_of(runs, own, target), *cell_of(runs, best, target)))
+    untested = f"{variant}against {names_of(runs, best)}{unlike}"
+    return difference_cell(duel.parts[target].value, used, untested=untested)
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
@@ -90,11 +101,13 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     }
     clauses = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study)
+    choice = "whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others"
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was selected from more trials than {listed(more)}." if more else ""
     yield (
-        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. Each kind is represented by its best"
-        f" row on the validation rows.{_variants(runs, leading)}{trials}{_close_kinds(runs)}"
+        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable_text([*own.values()])} Each kind is"
+        f" represented by its best row on the validation rows, {choice}.{_variants(runs, leading)}{trials}"
+        f"{_close_kinds(runs)}"
     )
 
 
@@ -111,12 +124,13 @@ def _close_kinds(runs: StudyRuns) -> str:
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
     """The kinds whose best rows are the same on all targets, under a name for them: with the row, if it is one."""
-    kinds = defaultdict[tuple[tuple[str, Line], ...], list[str]](list)
+    kinds = defaultdict[tuple[tuple[str, int, Line], ...], list[str]](list)
     for duel in tested:
-        kinds[tuple(duel.best.items())].append(duel.kind)
+        best = ((target, seed, line) for target, selected in duel.best.items() for seed, line in selected.items())
+        kinds[tuple(best)].append(duel.kind)
     named = {}
-    for best, own in kinds.items():
-        first, *others = (runs.title(line) for line in dict.fromkeys(line for _, line in best))
+    for lines, own in kinds.items():
+        first, *others = (runs.title(line) for line in dict.fromkeys(line for *_, line in lines))
         here = ""
         if others and len(own) > 1:
             here = ", here the same rows"
@@ -129,6 +143,9 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
 def _variants(runs: StudyRuns, leading: Line) -> str:
     """Where variants represent the leading fusion, in a sentence; empty where none does."""
     ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
-    on = {other: [target for target in ours if ours[target] == other] for other in dict.fromkeys(ours.values())}
-    used = [f"{runs.title(other)} on {listed(targets)}" for other, targets in on.items() if other != leading]
+    on = defaultdict[str, list[str]](list)
+    for target, selected in ours.items():
+        if {*selected.values()} != {leading}:
+            on[names_of(runs, selected)].append(target)
+    used = [f"{names} on {listed(targets)}" for names, targets in on.items()]
     return f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""

@@ -7,10 +7,20 @@ from typing import Any
 
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.cells import judge
-from pipeline.reporting.duels import OPPONENTS, Duel, alternatives, duels_of_leading, leading_fusion, own_fusions
+from pipeline.reporting.duels import (
+    OPPONENTS,
+    Duel,
+    alternatives,
+    both_sides,
+    duels_of_leading,
+    holds_fusion,
+    leading_fusion,
+    names_of,
+    own_fusions,
+)
 from pipeline.reporting.opponents import alternative_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
-from pipeline.reporting.text import comparison_text, listed, points
+from pipeline.reporting.text import comparison_text, detectable_text, listed, points
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
 from pipeline.system.errors import PipelineError
@@ -52,7 +62,8 @@ class Pooled:
     def lines(self) -> list[str]:
         """The test of the mean, the difference on each target with what represents the kind there, close choices."""
         untested = f"{points(self.difference)} points against {self.kind}, not tested: too few seeds are on all targets"
-        mean = untested if self.comparison is None else comparison_text(self.comparison, self.kind)
+        test = self.comparison
+        mean = untested if test is None else f"{comparison_text(test, self.kind)}. {detectable_text([test])}".strip()
         each = (f"{target} {points(part.difference.value)} ({part.against})" for target, part in self.parts.items())
         close = (f"  This verdict depends on a close choice. {choice}" for choice in self.close)
         return [mean, f"  {'; '.join(each)}", *close]
@@ -64,6 +75,7 @@ class Pooled:
             "interval": None if test is None else [*test.interval],
             "p_value": None if test is None else test.p_value,
             "verdict": None if test is None else test.verdict,
+            "detectable": None if test is None else test.detectable,
             "close": [*self.close],
             "targets": {
                 target: {
@@ -101,6 +113,18 @@ def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
         )
     variants = {name: study.row(name).model_copy(update={"variant_of": first}) for name in rows}
     return result.model_copy(update={"study": study.model_copy(update={"rows": study.rows | variants})})
+
+
+def with_opponents(result: StudyResult, other: StudyResult) -> StudyResult:
+    """A study with the rows without fusion of another, where both have the target and seed and the row is new to it."""
+    study, added = result.study, other.study
+    targets = tuple(target for target in study.targets if target in added.targets)
+    names = [name for name in added.methods if name not in study.methods and not holds_fusion(added, name)]
+    rows = {name: added.row(name).model_copy(update={"targets": targets}) for name in names}
+    entries = (e for e in other.entries if e.line.row in names and e.target in targets and e.rows is None)
+    entries = (entry for entry in entries if entry.seed in study.seeds)
+    changed = study.model_copy(update={"rows": study.rows | rows, "methods": (*study.methods, *names)})
+    return result.model_copy(update={"study": changed, "entries": (*result.entries, *entries)}) if targets else result
 
 
 def looks_of(studies: Sequence[StudyRuns]) -> int:
@@ -191,7 +215,9 @@ def _names(studies: Sequence[StudyRuns]) -> str:
 
 def _parts(duels: ByStudy) -> dict[str, Part]:
     return {
-        target: Part(difference, runs.title(duel.ours[target]), runs.title(duel.best[target]), duel.trials[target])
+        target: Part(
+            difference, names_of(runs, duel.ours[target]), names_of(runs, duel.best[target]), duel.trials[target]
+        )
         for runs, duel in duels.items()
         for target, difference in duel.parts.items()
     }
@@ -199,11 +225,7 @@ def _parts(duels: ByStudy) -> dict[str, Part]:
 
 def _mean(duels: ByStudy) -> Difference | None:
     parts = [difference for duel in duels.values() for difference in duel.parts.values()]
-    groups = {
-        runs: [[*runs.cell(duel.ours[target], target), *runs.cell(duel.best[target], target)] for target in duel.parts]
-        for runs, duel in duels.items()
-    }
-    return mean_difference(parts, _shared(groups))
+    return mean_difference(parts, _shared({runs: both_sides(runs, duel) for runs, duel in duels.items()}))
 
 
 def _shared(groups: Mapping[StudyRuns, Sequence[Sequence[Scored]]]) -> Shared:

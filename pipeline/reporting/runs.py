@@ -284,7 +284,7 @@ def steps_per_epoch(record: RunRecord) -> int:
 def difference_of_tables(
     metric: Metric, ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], seeds: Sequence[int]
 ) -> Difference | None:
-    """The paired difference of runs by their saved predictions, a pair a seed.
+    """The paired difference of runs by their saved predictions, a pair a seed; rows of a ``group`` count as one.
 
     None if they are not of the same examples in the same order, or of none.
     """
@@ -295,7 +295,9 @@ def difference_of_tables(
         if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
             return None
     system, reference = ([table["prediction"].to_numpy() for table in side] for side in (ours, theirs))
-    return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
+    # Runs of versions before groups were saved have none.
+    groups = next((table["group"].to_numpy() for table in (*ours, *theirs) if "group" in table), None)
+    return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds, groups)
 
 
 def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunRecord | None] | None) -> Shared:

@@ -85,6 +85,17 @@ def comparison_text(comparison: Comparison, against: str) -> str:
     return f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}, {p_text}"
 
 
+def detectable_text(tests: Sequence[Comparison]) -> str:
+    """``Four times in five, they find a true difference of 1.9 to 2.4 points ....``; empty where systems are alike."""
+    sizes = [test.detectable for test in tests if test.detectable]
+    if not sizes:
+        return ""
+    ends = dict.fromkeys(points(size, sign=False) for size in (min(sizes), max(sizes)))
+    return (
+        f"A true difference of {' to '.join(ends)} points would be found four times in five, a smaller one less often."
+    )
+
+
 def percent(share: float) -> str:
     """``24 %``, ``2.2 %``, ``0.01 %``: two digits that say something."""
     value = 100 * share

@@ -19,7 +19,7 @@ class SavedPredictions:
     """What runs predicted for the B rows that they share."""
 
     rows: pd.DataFrame
-    """``id`` and ``label``."""
+    """``id``, ``label`` and, where known, ``group``."""
     is_dev: np.ndarray
     """(B,): the other rows are only scored."""
     by_run: dict[str, Prediction]
@@ -56,7 +56,7 @@ def readable_predictions(runs: Iterable[str], task: Task, ledger: Ledger) -> tup
     if not by_run:
         return None, problems
     first = tables[next(iter(by_run))]
-    return SavedPredictions(first[["id", "label"]], first["is_dev"].to_numpy(), by_run), problems
+    return SavedPredictions(first.filter(["id", "label", "group"]), first["is_dev"].to_numpy(), by_run), problems
 
 
 def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:

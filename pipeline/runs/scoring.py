@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
+from pipeline.data.cut import group_numbers
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
@@ -26,8 +27,6 @@ from pipeline.training.predict import Extend, mean_outputs
 
 TRAIN_ROWS = 1000
 """Most training rows of a task that are scored."""
-COSINE_ROWS = 1000
-"""Most rows of dev that tell whether a cosine head would read two classes in the wrong order."""
 
 
 class Scoring:
@@ -106,15 +105,17 @@ class Scoring:
     def scored(self, prediction: Prediction, tested: Prediction | None = None) -> tuple[TaskScore, pd.DataFrame]:
         """The scores of a prediction for dev and of one for ``test``, and their table.
 
-        Where there are both, its column ``split`` says which row is of which.
+        Rows of a split that share texts have one number in its column ``group``. Where there are both splits, column
+        ``split`` says which row is of which.
         """
         reached = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
-        table = prediction_table(self.rows, prediction)
+        table = prediction_table(self.rows.assign(group=group_numbers(self.rows)), prediction)
         if self.test is None or tested is None:
             return reached, table
-        both = {"dev": table, "test": prediction_table(self.test.rows, tested)}
+        of_test, test_table = self.test.scored(tested)
+        both = {"dev": table, "test": test_table}
         joined = pd.concat([each.assign(split=split) for split, each in both.items()], ignore_index=True)
-        return reached.model_copy(update={"test": self.test.value(tested), "test_rows": len(self.test.rows)}), joined
+        return reached.model_copy(update={"test": of_test.dev, "test_rows": of_test.rows}), joined
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
         """What a backbone reads of all rows, in batches of like length on its device."""
@@ -210,22 +211,10 @@ def splits_of(
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
-    """``id``, ``label`` where known, ``prediction``, and for classes ``probability_<number of the class>``."""
-    table = pd.DataFrame({"id": rows["id"]})
-    if "label" in rows:
-        table["label"] = rows["label"]
+    """``id``, ``label`` and ``group`` where known, ``prediction``, and for classes ``probability_<its number>``."""
+    table = rows.filter(["id", "label", "group"])
     table["prediction"] = prediction.values
     if prediction.probabilities is not None:
         for index in range(prediction.probabilities.shape[1]):
             table[f"probability_{index}"] = prediction.probabilities[:, index]
     return table
-
-
-def reversed_note(task: Task) -> str:
-    """What to do where a cosine head has the two classes of a task in the wrong order."""
-    first, second = task.classes
-    return (
-        f"{task.name}: texts of '{first}' are more similar than those of '{second}', but a cosine head reads the second"
-        f' class as similar: write classes = ["{second}", "{first}"] in its task.toml, and swap the numbers that its'
-        " labels mean, if it has any"
-    )

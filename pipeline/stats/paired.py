@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from pipeline.stats.metrics import METRICS
 from pipeline.stats.names import Metric
@@ -16,6 +16,8 @@ Verdict = Literal["better", "worse", "not significant"]
 Shared = Literal["nothing", "sources", "runs"]
 """What runs of one seed on several tasks share: the runs that they are built on, or one run answers them all."""
 
+POWER = 0.8
+"""How often a study finds the difference that it is said to detect."""
 LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
 _EQUAL = 1e-9
@@ -38,6 +40,8 @@ class Comparison:
     """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
     seeds: int = 1
     """Over how many; of one the interval says nothing about others."""
+    detectable: float = 0.0
+    """The true difference that such a study would find four times in five; 0 where the systems answer alike."""
 
     @property
     def verdict(self) -> Verdict:
@@ -93,9 +97,25 @@ class Difference:
         error = float(np.sqrt(self.variance))
         if error == 0:  # the systems answer alike
             return Comparison(0.0, 1.0, (0.0, 0.0), self.seeds)
-        margin = error * float(stats.t.isf(LEVEL / family / 2, self.freedom))
+        threshold = float(stats.t.isf(LEVEL / family / 2, self.freedom))
+        margin = error * threshold
         p_value = min(1.0, 2 * family * float(stats.t.sf(abs(self.value) / error, self.freedom)))
-        return Comparison(self.value, p_value, (self.value - margin, self.value + margin), self.seeds)
+        detectable = error * float(special.nctdtrinc(self.freedom, 1 - POWER, threshold))  # of noncentral t
+        return Comparison(self.value, p_value, (self.value - margin, self.value + margin), self.seeds, detectable)
+
+
+def by_group(rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """What each of G groups adds to the mean of ``rows`` (..., B): (..., G) with the same mean.
+
+    Rows that share a text are no independent samples; groups of them are. None: each row is a group.
+    """
+    if groups is None:
+        return rows
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=groups[order][:1] - 1))
+    if len(starts) == rows.shape[-1]:
+        return rows
+    return np.add.reduceat(rows[..., order], starts, axis=-1) * (len(starts) / rows.shape[-1])
 
 
 def paired_difference(
@@ -104,11 +124,13 @@ def paired_difference(
     reference: Sequence[np.ndarray],
     labels: np.ndarray,
     seeds: Sequence[int] | None = None,
+    groups: np.ndarray | None = None,
 ) -> Difference:
-    """The difference in mean score of two systems, each with predictions (R, B) of R runs on the same B examples.
+    """The difference in mean score of two systems, each with predictions (R, B) of R runs on the same B rows.
 
     Examples and seeds are both samples: the interval is for other examples from the same source and for other seeds.
-    With g_si what example i adds to the difference at seed s of n, crossed random effects have a variance V + S - I::
+    An example is a row, or a group of rows that share a text. With g_si what example i of B adds to the difference at
+    seed s of n, crossed random effects have a variance V + S - I::
 
         V = mean_i((mean_s g)^2) / (B - 1)      S = var_s(mean_i g) / n      I = (mean_si(g^2) / (B - 1) - V) / (n - 1)
 
@@ -118,6 +140,7 @@ def paired_difference(
 
     Args:
         seeds: (R,) the seed of each pair of runs, of which those of one seed count as one; None: all differ.
+        groups: (B,) the number of each row's group, as :func:`by_group` sums them.
     """
     if len(system) != len(reference):
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
@@ -127,7 +150,7 @@ def paired_difference(
     runs = ours - theirs
     of_seed = np.arange(len(runs)) if seeds is None else np.asarray(seeds)
     known = np.unique(of_seed)
-    gains = np.stack([runs[of_seed == seed].mean(axis=0) for seed in known])  # (n, B)
+    gains = by_group(np.stack([runs[of_seed == seed].mean(axis=0) for seed in known]), groups)  # (n, G)
     count, size = gains.shape
     freedom = max(size - 1, 1)
     value, by_examples = float(gains.mean()), float((gains.mean(axis=0) ** 2).mean()) / freedom
@@ -148,31 +171,50 @@ def _over_seeds(value: float, origin: Origin) -> Difference:
     return Difference(value, variance, max(satterthwaite, min(count - 1, origin.freedom)), count, origin)
 
 
-def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+def score_interval(
+    metric: Metric, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[float, float]:
     """95 % confidence interval of the score of predictions (B,) on labels (B,), over examples; B is at least 2.
 
     Of an accuracy Wilson's (1927), which holds near 0 and 1 too; of other metrics t's, from what each row adds, for
     correlations of Fisher's z (1915). Where all rows add the same, as under a perfect score, they say nothing about
     their spread: then as many rows could differ as Wilson allows where none of B does.
+
+    Args:
+        groups: (B,) the number of each row's group: :func:`by_group` sums what its rows add. Wilson's interval is then
+            that of B divided by the design effect (Kish 1965).
     """
-    if metric == "accuracy":
-        return _wilson(int((predictions == labels).sum()), len(labels))
     measure = METRICS[metric]
     rows = measure.rows(np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64))
     value, is_correlation = measure.score(predictions, labels), measure.worst < 0
+    if metric == "accuracy":
+        return _wilson(value, _independent(rows, groups))
     if rows.std() < _EQUAL or (is_correlation and 1 - abs(value) < _EQUAL):
-        margin = (1 - measure.worst) * _wilson(0, len(rows))[1]
+        margin = (1 - measure.worst) * _wilson(0, _independent(np.ones(len(rows)), groups))[1]
         return max(measure.worst, value - margin), min(1.0, value + margin)
-    margin = float(stats.t.isf(LEVEL / 2, len(rows) - 1) * rows.std(ddof=1) / np.sqrt(len(rows)))
+    added = by_group(rows - rows.mean(), groups)
+    margin = float(stats.t.isf(LEVEL / 2, max(len(added) - 1, 1)) * np.sqrt((added**2).mean() / max(len(added) - 1, 1)))
     if is_correlation:
         centre, margin = np.arctanh(value), margin / (1 - value**2)
         return float(np.tanh(centre - margin)), float(np.tanh(centre + margin))
     return max(measure.worst, value - margin), min(1.0, value + margin)
 
 
-def _wilson(count: int, rows: int) -> tuple[float, float]:
-    interval = stats.binomtest(count, rows).proportion_ci(1 - LEVEL, method="wilson")
-    return float(interval.low), float(interval.high)
+def _independent(rows: np.ndarray, groups: np.ndarray | None) -> float:
+    """How many independent rows tell as much about the mean of ``rows`` (B,), at most B.
+
+    Of equal rows, which do not show how alike those of a group are, as many as if they were the same.
+    """
+    added = rows - rows.mean() if np.ptp(rows) else np.ones(len(rows))
+    grouped = by_group(added, groups)
+    return float(min(len(rows), len(grouped) * (added**2).mean() / (grouped**2).mean()))
+
+
+def _wilson(share: float, rows: float) -> tuple[float, float]:
+    z = float(stats.norm.isf(LEVEL / 2))
+    centre, margin = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + (z / rows) ** 2 / 4)
+    low, high = ((centre + sign * margin) / (1 + z**2 / rows) for sign in (-1, 1))
+    return max(0.0, float(low)), min(1.0, float(high))
 
 
 def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> Difference | None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import give_back_memory
 from pipeline.training.devices import on_gpu
 from pipeline.training.process_group import process_count
 from pipeline.training.sharding import is_sharded
@@ -35,7 +36,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 def reset_peak_memory() -> None:
     """Reset the peak, so that a small run after a big one does not inherit it."""
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    _free()
     if on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
@@ -96,7 +97,7 @@ def host_gb_for_each(processes: int) -> float:
 
 def free_host_bytes() -> int:
     """Free memory of the machine, or what the container's limit leaves of it."""
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    _free()
     available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int((_CONTAINER / "memory.max").read_text()) - _held_by_container())
@@ -107,3 +108,8 @@ def _held_by_container() -> int:
     """Bytes that its processes hold, without cached files that the kernel gives up where it needs room."""
     cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
     return int((_CONTAINER / "memory.current").read_text()) - (int(cached[1]) if cached else 0)
+
+
+def _free() -> None:
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    give_back_memory()

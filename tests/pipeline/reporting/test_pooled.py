@@ -10,7 +10,7 @@ from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line, StudyResult
 from pipeline.reporting.duels import OPPONENTS, duels, duels_of_leading, leading_fusion
-from pipeline.reporting.pooled import pool, untested_kinds, with_targets, with_variants
+from pipeline.reporting.pooled import pool, untested_kinds, with_opponents, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
@@ -126,6 +126,25 @@ def test_a_variant_never_leads_wherever_it_is_listed(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def test_rows_of_another_study_are_opponents_where_both_have_the_target(tmp_path: Path) -> None:
+    study = whole(tmp_path)
+    own = part(study, "first", TARGETS, methods=["full", "fusion"], rows={})
+    other = part(study, "second", TARGETS[:2])
+    joined = with_opponents(own.result, other.result)
+    assert {entry.line.row for entry in joined.entries} == {*METHODS}
+    added = StudyRuns(joined, study.ledger)
+    assert {target for target in TARGETS if added.cell("warm", target)} == {*TARGETS[:2]}
+    assert len(added.cell("full", TARGETS[0])) == len(own.cell("full", TARGETS[0]))  # which both have
+    alone, more = ({each.kind: each for each in pool([runs])} for runs in (own, added))
+    assert "one adapter" not in alone and "one adapter" not in more  # on rte there is none
+    of_other = {duel.kind: duel for duel in duels_of_leading(StudyRuns(study.result, study.ledger))}
+    for kind in ("the target alone", "the best row without fusion"):
+        for target in TARGETS[:2]:
+            expected = of_other[kind].parts[target].value
+            assert more[kind].parts[target].difference.value == pytest.approx(expected)
+    assert with_opponents(own.result, part(study, "third", ["mr"]).result).entries != own.result.entries
+
+
 def test_of_equal_sources_the_same_one_is_taken_whatever_the_other_targets_are(tmp_path: Path) -> None:
     """mr has it first from sst in a study of both, from imdb in its own."""
     study = make(tmp_path, targets=["sst", "mr"], sources=["imdb"], **KEYS | {"seeds": [1]})
@@ -212,7 +231,7 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(gap: float, tmp_path: 
     assert alone.comparison is not None and alone.comparison.verdict == "better"
     assert bool(alone.close) == (gap < 0.01)
     for text in alone.close:
-        assert text.startswith("On mr, adapter (0.600) was selected. With full fine-tuning (0.595) there, fusion would")
+        assert text.startswith("On mr, adapter was selected (0.600 on dev). With full fine-tuning (0.595) there")
         assert text in alone.lines[-1] and alone.summary()["close"] == [*alone.close]
 
 

@@ -201,7 +201,8 @@ def test_a_printed_p_stands_on_its_side_of_the_level(p_value: float) -> None:
 def test_the_reference_against_the_system_is_the_other_way_round() -> None:
     ours, theirs, labels = regressors(np.random.default_rng(2))
     there = compare_paired("pearson", list(ours), list(theirs), labels)
-    assert there.reversed() == Comparison(-there.difference, there.p_value, (-there.interval[1], -there.interval[0]))
+    low, high = there.interval
+    assert there.reversed() == replace(there, difference=-there.difference, interval=(-high, -low))
     assert Comparison(0.1, 0.5, (-0.1, 0.3), seeds=4).reversed() == Comparison(-0.1, 0.5, (-0.3, 0.1), seeds=4)
     back = compare_paired("pearson", list(theirs), list(ours), labels)
     assert back.interval == pytest.approx(there.reversed().interval)
@@ -497,3 +498,86 @@ def test_of_two_estimates_of_a_mean_the_wider_interval_stands_in_any_family(fami
         alone = [np.ptp(replace(each, estimate=None).comparison().interval) for each in (mean, independent)]
         turned += (alone[0] > alone[1]) != (common > widths[1])
     assert (turned > 0) == (family > 1)
+
+
+# Rows that share texts.
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_groups_of_one_change_nothing_and_copies_of_every_row_add_nothing(metric: Metric) -> None:
+    ours, theirs, labels = SYSTEMS.get(metric, SYSTEMS["accuracy"])(np.random.default_rng(3), seeds=3)
+    single = paired_difference(metric, list(ours), list(theirs), labels)
+    numbers = np.random.default_rng(0).permutation(len(labels))
+    assert paired_difference(metric, list(ours), list(theirs), labels, groups=numbers) == single
+    assert score_interval(metric, ours[0], labels, numbers) == score_interval(metric, ours[0], labels)
+
+    copied = [np.tile(values, 3) for values in (numbers, labels)]
+    sides = [[np.tile(run, 3) for run in side] for side in (ours, theirs)]
+    grouped = paired_difference(metric, *sides, copied[1], groups=copied[0])
+    assert grouped.value == pytest.approx(single.value)
+    assert grouped.variance == pytest.approx(single.variance, rel=0.03)
+    assert grouped.freedom == pytest.approx(single.freedom, rel=0.03)
+    interval = score_interval(metric, sides[0][0], copied[1], copied[0])
+    assert interval == pytest.approx(score_interval(metric, ours[0], labels), abs=2e-3)
+    without = paired_difference(metric, *sides, copied[1])
+    assert without.variance < 0.8 * grouped.variance
+
+
+def in_fours(runs: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions (runs, 400) that are as good and in groups of four depend on each other, for labels 0; the groups."""
+    right = 0.75 + generator.normal(0, 0.15, (runs, 100)).repeat(4, axis=1)
+    return (generator.random((runs, 400)) > right).astype(float), np.arange(400) // 4
+
+
+@pytest.mark.parametrize(("is_told", "least", "most"), [(True, 0.0, 0.06), (False, 0.08, 0.3)])
+def test_few_null_families_on_rows_that_share_texts_have_a_verdict(is_told: bool, least: float, most: float) -> None:
+    """Five rows against a reference on three tasks and their mean, three seeds, groups of four rows."""
+    wrong, studies = 0, 300
+    for trial in range(studies):
+        generator, labels, family = np.random.default_rng(trial), np.zeros(400), []
+        tasks = [in_fours(6, generator) for _ in range(3)]
+        moved = [generator.random((6, 3, 400)) < 0.05 for _ in tasks]
+        for row in range(1, 6):
+            parts = [
+                paired_difference(
+                    "accuracy",
+                    *(list(np.abs(given[line] - change[line])) for line in (row, 0)),
+                    labels,
+                    groups=groups if is_told else None,
+                )
+                for (given, groups), change in zip(tasks, moved, strict=True)
+            ]
+            family += [*parts, mean_difference(parts)]
+        wrong += any(difference.comparison(len(family)).significant for difference in family)
+    assert least <= wrong / studies <= most
+
+
+def test_the_interval_of_a_score_on_rows_that_share_texts_holds() -> None:
+    held = {True: 0, False: 0}
+    for trial in range(400):
+        predictions, groups = in_fours(1, np.random.default_rng(trial))
+        for is_told in held:
+            low, high = score_interval("accuracy", predictions[0], np.zeros(400), groups if is_told else None)
+            held[is_told] += low <= 0.75 <= high
+    assert held[False] / 400 < 0.93 < held[True] / 400 < 0.98
+    narrow, wide = (score_interval("accuracy", np.zeros(40), np.zeros(40), g) for g in (None, np.arange(40) // 4))
+    assert wide == pytest.approx(score_interval("accuracy", np.zeros(10), np.zeros(10))) and narrow[0] > wide[0]
+
+
+# What a study can find.
+
+
+@pytest.mark.parametrize(("seeds", "deviation", "family"), [(1, 0.0, 1), (5, 0.01, 4), (5, 0.02, 4)])
+def test_the_difference_said_to_be_detectable_is_found_four_times_in_five(
+    seeds: int, deviation: float, family: int
+) -> None:
+    def study(trial: int, more: float) -> Comparison:
+        generator, rows = np.random.default_rng(trial), 600
+        quality = 0.7 + generator.normal(0, deviation, (2, seeds, 1)) + np.array([more, 0])[:, None, None]
+        easy = generator.uniform(-0.1, 0.1, rows)
+        wrong = (generator.random((2, seeds, rows)) > quality + easy).astype(float)
+        return paired_difference("accuracy", *map(list, wrong), np.zeros(rows)).comparison(family)
+
+    # A study knows its standard error only so well: what is said of the true one.
+    size = float(np.mean([study(trial, 0.0).detectable ** 2 for trial in range(200)]) ** 0.5)
+    assert 0.72 <= np.mean([study(1000 + trial, size).significant for trial in range(300)]) <= 0.88
