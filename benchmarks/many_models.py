@@ -28,7 +28,7 @@ def run(setting: Setting) -> Report:
         backbone, store = open_backbone(str(folder)), Store(setting.scratch / f"shelf-{count}")
         for number in range(count):
             random_adapter(setting, backbone, store, source_task(number), number)
-        for most in (Limits.models, count):
+        for most in (Limits.max_models, count):
             found = child.measured(setting, shelf, store.root, most)
             rows.append({"adapters": count, "in memory": min(most, count), **found})
     return Report(

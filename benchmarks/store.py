@@ -79,13 +79,8 @@ def _row(setting: Setting, count: int) -> Row:
     runs = [manifest.run for manifest in write_artifacts(root, count)]
     again = Store(root)
 
-    def first() -> object:
-        (root / ".index").unlink(missing_ok=True)
-        return Store(root).artifacts()
-
     peers: dict[str, Callable[[], object]] = {
-        "list first": first,
-        "list next": lambda: Store(root).artifacts(),
+        "list": lambda: Store(root).artifacts(),
         "list again": again.artifacts,
         "look up": lambda: Store(root).find(runs[count // 2]),
         "choose to fuse": lambda: _choose(Store(root)),

@@ -3,11 +3,10 @@
 import os
 import platform
 import shutil
-import urllib.error
 import urllib.request
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -26,11 +25,11 @@ from pipeline.records.store import Store
 from pipeline.system.atomic import CLEARED, leftovers
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, few
-from pipeline.system.process import c_library, cores
+from pipeline.system.process import cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, on_gpu, resolve_precision
 from pipeline.training.memory import free_bytes, free_host_bytes
-from stages.runs import Need, Runs
+from stages.runs import Runs
 
 State = Literal["ok", "note", "problem"]
 
@@ -40,7 +39,6 @@ _GIB = 2**30
 _LITTLE_DISK, _SOME_DISK = 0.5 * _GIB, 5 * _GIB
 """Less than the first is a problem: a fully tuned BERT-base and its checkpoint are larger. The second is a note."""
 _LITTLE_MEMORY = 2 * _GIB
-_HUB_SECONDS = 5.0
 _MOST_LINES = 5
 
 
@@ -57,23 +55,34 @@ class Finding:
 def examine(reports: Path, store: Path, backbone: str | None = None, data: Sequence[Path] = ()) -> Iterator[Finding]:
     """Every finding in turn; nothing is written, and what fails is a finding, not an error."""
     yield from _versions()
-    yield _cores()
-    yield _memory()
-    yield from _allocator()
-    yield _device()
-    yield _precision()
+    yield from _machine()
     yield _hub()
     if backbone is not None:
-        yield _backbone(backbone)
-    yield from map(_data, data)
+        yield from _tried("backbone", lambda: _backbone(backbone))
+    for folder in data:
+        yield from _tried("data", partial(_data, folder))
     for option, folder in (("--store", store), ("--reports", reports)):
         yield _disk(option, folder)
-    yield from _store(store)
+    if store.exists():
+        yield from _tried("store", lambda: f"{store}: {Store(store).verify()} artifacts are complete and unchanged")
+    else:
+        yield Finding("ok", "store", f"{store}: none yet")
     yield from ledger_findings(reports, store)
 
 
+def _tried(topic: str, look: Callable[[], str]) -> Iterator[Finding]:
+    """What ``look`` finds, or each line of the error that it raises."""
+    try:
+        yield Finding("ok", topic, look())
+    except PipelineError as error:
+        first, *rest = str(error).splitlines()
+        for line in few(rest or [first], _MOST_LINES):
+            yield Finding("problem", topic, line.strip())
+
+
 def _versions() -> Iterator[Finding]:
-    yield Finding("ok", "versions", f"pipeline {VERSION}, Python {platform.python_version()}, {_listed(_SHOWN)}")
+    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
+    yield Finding("ok", "versions", f"pipeline {VERSION}, Python {platform.python_version()}, {shown}")
     try:
         needed = [Requirement(text) for text in requires(_DISTRIBUTION) or ()]
     except PackageNotFoundError:  # run from its folder
@@ -81,99 +90,56 @@ def _versions() -> Iterator[Finding]:
     for requirement in needed:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        remedy = f"pip install '{requirement.name}{requirement.specifier}'"
         try:
             here = version(requirement.name)
         except PackageNotFoundError:
-            yield Finding("problem", "versions", f"{requirement.name} is not installed", remedy)
-        else:
-            if not requirement.specifier.contains(here, prereleases=True):
-                text = f"{requirement.name} {here} is not {requirement.specifier}, which was tested"
-                yield Finding("problem", "versions", text, remedy)
+            here = "missing"
+        if here == "missing" or not requirement.specifier.contains(here, prereleases=True):
+            text, fitting = f"{requirement.name} is {here}", f"{requirement.name}{requirement.specifier}"
+            yield Finding("problem", "versions", f"{text}, not {fitting}", f"pip install '{fitting}'")
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    def shown(name: str) -> str:
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
-            return f"no {name}"
-
-    return ", ".join(map(shown, names))
-
-
-def _cores() -> Finding:
-    usable = cores()
-    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+def _machine() -> Iterator[Finding]:
+    usable, threads, load = cores(), torch.get_num_threads(), os.getloadavg()[0]
     text = f"usable cores: {usable}, threads: {threads}, load {load:.1f}"
     if threads > usable:
-        return Finding("note", "cores", text, f"more threads than cores slow training down: OMP_NUM_THREADS={usable}")
-    if load > 1.5 * usable:
-        return Finding("note", "cores", text, "other programs keep the cores busy: expect slow training")
-    return Finding("ok", "cores", text)
-
-
-def _memory() -> Finding:
+        remedy = f"more threads than cores slow training down: OMP_NUM_THREADS={usable}"
+    else:
+        remedy = "other programs keep the cores busy: expect slow training" if load > 1.5 * usable else ""
+    yield Finding("note" if remedy else "ok", "cores", text, remedy)
     free = free_host_bytes()
     text = f"{free / _GIB:.1f} GiB free of {psutil.virtual_memory().total / _GIB:.1f}"
-    if free < _LITTLE_MEMORY:
-        return Finding(
-            "note", "memory", text, "little: use a small backbone, --gradient-accumulation-steps, --cache-gb 0"
-        )
-    return Finding("ok", "memory", text)
-
-
-def _allocator() -> Iterator[Finding]:
-    """A note where another allocator would train faster: glibc's searches long among free blocks of many sizes."""
-    library = c_library()
-    if on_gpu() or not hasattr(library, "gnu_get_libc_version"):
-        return
-    if not any(hasattr(library, name) for name in ("mallctl", "tc_malloc", "mi_malloc")):
-        text, remedy = "allocator: glibc's", "a CPU trains faster with jemalloc, see docs/machines.md"
-        yield Finding("note", "memory", text, remedy)
-
-
-def _device() -> Finding:
-    name = hardware(torch.cuda.device_count())
+    remedy = "use a small backbone, --gradient-accumulation-steps, --cache-gb 0" if free < _LITTLE_MEMORY else ""
+    yield Finding("note" if remedy else "ok", "memory", text, remedy)
+    name, remedy = hardware(torch.cuda.device_count()), ""
     if on_gpu():
-        return Finding("ok", "device", f"{name}, {free_bytes() / _GIB:.1f} GiB free")
-    if torch.cuda.is_available():
-        return Finding("note", "device", f"{name}: ACCELERATE_USE_CPU forbids the GPU", "unset it to use the GPU")
-    if Path("/proc/driver/nvidia/version").exists():
-        remedy = "install the torch that fits the driver: https://pytorch.org/get-started/locally"
-        return Finding("note", "device", f"{name}: torch {torch.__version__} does not see the NVIDIA GPU", remedy)
-    return Finding("ok", "device", name)
+        name += f", {free_bytes() / _GIB:.1f} GiB free"
+    elif torch.cuda.is_available():
+        remedy = "unset ACCELERATE_USE_CPU to use the GPU"
+    elif Path("/proc/driver/nvidia/version").exists():
+        remedy = f"torch {torch.__version__} does not see the NVIDIA GPU: https://pytorch.org/get-started/locally"
+    yield Finding("note" if remedy else "ok", "device", name, remedy)
+    seconds = _product_seconds()
+    speeds = ", ".join(f"{name} {seconds['fp32'] / each:.1f} x" for name, each in seconds.items())
+    fastest, auto = min(seconds, key=lambda name: seconds[name]), resolve_precision("auto")
+    yield Finding("ok", "precision", f"speed {speeds}; fastest {fastest}; --precision auto is {auto}")
 
 
-def _precision() -> Finding:
-    gpu = on_gpu()
-    device = "cuda" if gpu else "cpu"
+def _product_seconds() -> dict[str, float]:
+    """Seconds of a product of two square matrices by precision, the least of five."""
+    gpu, size = on_gpu(), 4096 if on_gpu() else 768
     dtypes = {"fp32": torch.float32}
     # On a CPU without such instructions bf16 is many times slower, and measuring it takes long.
     if gpu or torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         dtypes["bf16"] = torch.bfloat16
     if gpu:
         dtypes["fp16"] = torch.float16
-    seconds = {name: _product_seconds(device, dtype) for name, dtype in dtypes.items()}
-    speeds = ", ".join(f"{name} {seconds['fp32'] / each:.1f} x" for name, each in seconds.items())
-    missing = "" if "bf16" in seconds else "; bf16 not measured: the CPU has no instructions for it"
-    fastest = min(seconds, key=lambda name: seconds[name])
-    auto = resolve_precision("auto")
-    return Finding("ok", "precision", f"speed {speeds}{missing}; fastest {fastest}; --precision auto is {auto}")
-
-
-def _product_seconds(device: str, dtype: torch.dtype) -> float:
-    """Seconds of a product of two matrices, (1024, 768) and (768, 768), on a GPU (4096, 4096): the least of five."""
-    sizes = ((4096, 4096), (4096, 4096)) if device.startswith("cuda") else ((1024, 768), (768, 768))
-    left, right = (torch.ones(size, device=device, dtype=dtype) for size in sizes)
-    return min(_timed(left, right) for _ in range(5))
-
-
-def _timed(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Seconds of a product; on a GPU with the device idle before and after."""
-    timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
-    with torch.cuda.device(left.get_device()):  # which the timer waits for; -1, of a CPU, changes nothing
-        return timer.timeit(10).mean
+    found = {}
+    for name, dtype in dtypes.items():
+        matrix = torch.ones(size, size, device="cuda" if gpu else "cpu", dtype=dtype)
+        timer = Timer("matrix @ matrix", globals={"matrix": matrix}, num_threads=torch.get_num_threads())
+        found[name] = min(timer.timeit(10).mean for _ in range(5))
+    return found
 
 
 def _hub() -> Finding:
@@ -181,79 +147,42 @@ def _hub() -> Finding:
         remedy = "unset it to download backbones and data sets"
         return Finding("note", "Hub", "HF_HUB_OFFLINE is set: only what is in the cache can be read", remedy)
     try:
-        with urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:  # it answers
-        if error.code >= 500:
-            return Finding("note", "Hub", f"{ENDPOINT} answers with status {error.code}", "try again later")
+        with urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=5.0):
+            return Finding("ok", "Hub", f"{ENDPOINT} answers")
     except (OSError, ValueError) as error:
         remedy = "give local folders (--backbone DIR, --data DIR), and set HF_HUB_OFFLINE=1 to save the wait"
         return Finding("note", "Hub", f"{ENDPOINT} cannot be reached: {error}", remedy)
-    return Finding("ok", "Hub", f"{ENDPOINT} answers")
 
 
-def _backbone(name: str) -> Finding:
-    """Whether a folder holds an encoder of a supported family, or the encoder of a Hub id is in the cache."""
+def _backbone(name: str) -> str:
+    """The family of the encoder in a folder, or where that of a Hub id is."""
+    if is_folder(name):
+        return f"{name}: {family_of(name)}"
     try:
-        if is_folder(name):
-            return Finding("ok", "backbone", f"{name}: {family_of(name)}")
-        is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except PipelineError as error:
-        return Finding("problem", "backbone", str(error))
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return f"{name}: in the Hub's cache"
     except ValueError:
-        return Finding("problem", "backbone", f"{name}: neither a folder nor a Hub id", "give another --backbone")
-    if is_cached:
-        return Finding("ok", "backbone", f"{name}: in the Hub's cache")
+        raise PipelineError(f"{name}: neither a folder nor a Hub id: give another --backbone") from None
     if HF_HUB_OFFLINE:
-        remedy = "unset HF_HUB_OFFLINE to download it, or give a folder"
-        return Finding("problem", "backbone", f"{name}: no folder, and not in the Hub's cache", remedy)
-    return Finding("ok", "backbone", f"{name}: no folder; downloaded from the Hub when it is needed")
+        raise PipelineError(f"{name}: no folder, and not in the Hub's cache: unset HF_HUB_OFFLINE to download it")
+    return f"{name}: no folder; downloaded from the Hub when it is needed"
 
 
-def _data(folder: Path) -> Finding:
-    try:
-        check_folder(folder)
-        return Finding("ok", "data", f"{folder}, task files: {len(own_files(folder))}")
-    except PipelineError as error:
-        return Finding("problem", "data", str(error))
+def _data(folder: Path) -> str:
+    check_folder(folder)
+    return f"{folder}, task files: {len(own_files(folder))}"
 
 
 def _disk(option: str, folder: Path) -> Finding:
     topic, place = f"disk of {option}", folder.absolute()
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
-    try:
-        if not place.is_dir():
-            return Finding(
-                "problem", topic, f"{place}: there is a file where a folder is needed", f"give another {option}"
-            )
-        if not os.access(place, os.W_OK | os.X_OK):
-            return Finding(
-                "problem", topic, f"{place}: cannot be written", f"make it writable, or give another {option}"
-            )
-        free = shutil.disk_usage(place).free
-    except OSError as error:
-        return Finding("problem", topic, f"{place}: {error.strerror}", f"give another {option}")
-    text = f"{folder}: {free / _GIB:.1f} GiB free"
-    if free < _SOME_DISK:
-        state: State = "problem" if free < _LITTLE_DISK else "note"
-        return Finding(state, topic, text, "see du for what can be deleted")
-    return Finding("ok", topic, text)
-
-
-def _store(root: Path) -> Iterator[Finding]:
-    if not root.exists():
-        yield Finding("ok", "store", f"{root}: none yet")
-        return
-    try:
-        yield Finding("ok", "store", f"{root}: {Store(root).verify()} artifacts are complete and unchanged")
-    except PipelineError as error:
-        first, *rest = str(error).splitlines()
-        lines = rest or [first]
-        for line in lines[:_MOST_LINES]:
-            yield Finding("problem", "store", line.strip())
-        if len(lines) > _MOST_LINES:
-            yield Finding("problem", "store", f"{len(lines) - _MOST_LINES} more", "store verify names them all")
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        return Finding("problem", topic, f"{place}: not a folder that can be written", f"give another {option}")
+    free = shutil.disk_usage(place).free
+    state: State = "problem" if free < _LITTLE_DISK else "note" if free < _SOME_DISK else "ok"
+    remedy = "" if state == "ok" else "see du for what can be deleted"
+    return Finding(state, topic, f"{folder}: {free / _GIB:.1f} GiB free", remedy)
 
 
 def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
@@ -266,49 +195,27 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("problem", "ledger", f"{ledger.root}: {error.strerror}", "make it readable, or give --reports")
         return
-    busy = [name for name in unfinished if ledger.is_busy(name)]
-    stopped = len(unfinished) - len(busy)
-    yield Finding("ok", "ledger", f"{ledger.root}: {len(records)} finished runs, {len(busy)} in training")
+    busy = sum(map(ledger.is_busy, unfinished))
+    yield Finding("ok", "ledger", f"{ledger.root}: {len(records)} finished runs, {busy} in training")
     for problem in problems:
         yield Finding("problem", "ledger", problem)
-    if stopped:
+    if stopped := len(unfinished) - busy:
         remedy = "run their commands again to resume, or remove them (du names them)"
         yield Finding("note", "ledger", f"{stopped} unfinished runs that nobody trains", remedy)
-    without_weights = [
-        record
-        for run, record in records.items()
-        if record.weights_sha256 is not None and not ledger.weights_file(run).is_file()
-    ]
-    for record in without_weights:
-        text = f"run {record.run} ({record.kind} of {record.task}) lost its weights.safetensors"
-        yield Finding("note", "ledger", text, "it is trained again when its model is asked for")
-    lost = [run for run, record in records.items() if _lost_its_artifact(record.artifact, store)]
-    if lost:
-        text = f"artifacts of {len(lost)} finished runs are not in {store}, first {lost[0]}"
-        yield Finding("note", "ledger", text, "they are trained again when they are asked for, or store import them")
     kept = {artifact.manifest.run for artifact in runs.store.artifacts()}
-    gone = {*lost, *(record.run for record in without_weights), *(uses.keys() - records.keys() - kept)}
-    yield from _ensembles(uses, gone)
-    staged = [folder for root in (reports, store) for folder in leftovers(root)]
-    if staged:
+    lost = [
+        run
+        for run, record in records.items()
+        if (record.weights_sha256 is not None and not ledger.weights_file(run).is_file())
+        or (record.artifact is not None and run not in kept)
+    ]
+    if lost:
+        text = f"{len(lost)} finished runs lost their model, first {lost[0]}"
+        yield Finding("note", "ledger", text, "they are trained again when they are asked for, or store import them")
+    gone = {*lost, *(uses.keys() - records.keys() - kept)}
+    for name in sorted({need.name for run in gone for need in uses.get(run, ()) if need.kind == "ensemble"}):
+        remedy = "train its members again, or make the ensemble of other runs"
+        yield Finding("problem", "ensembles", f"ensemble {name} cannot predict: members without their models", remedy)
+    if staged := [folder for root in (reports, store) for folder in leftovers(root)]:
         text = f"{len(staged)} half-written files of killed commands, first {staged[0]}"
         yield Finding("note", "leftovers", text, CLEARED)
-
-
-def _ensembles(uses: Mapping[str, Sequence[Need]], gone: Collection[str]) -> Iterator[Finding]:
-    """The ensembles that cannot predict, since models of their members are ``gone``."""
-    lacking = defaultdict[str, list[str]](list)
-    for run in gone:
-        for need in uses.get(run, ()):
-            if need.kind == "ensemble":
-                lacking[need.name].append(run)
-    for name, members in sorted(lacking.items()):
-        text = f"ensemble {name} cannot predict: members without their models: {', '.join(few(sorted(members)))}"
-        yield Finding("problem", "ensembles", text, "train them again, or make the ensemble of other runs")
-
-
-def _lost_its_artifact(folder: str | None, store: Path) -> bool:
-    """Whether an artifact that belongs into ``store`` is not there."""
-    if folder is None or len(parts := Path(folder).parts) < 3:
-        return False
-    return not os.path.isdir(store.joinpath(*parts[-3:]))  # noqa: PTH112  (False for a name that no file can have)

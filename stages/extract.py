@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pipeline.data.tasks import BEST
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
@@ -25,8 +26,8 @@ def extract(
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
 
     Args:
-        start_from: the other tasks' adapters that it may begin as
-            (:func:`pipeline.runs.sources.starting_adapters`).
+        start_from: the other task's adapter that it starts as; with several, or "best", the one that a linear probe
+            finds most useful, if any (:func:`pipeline.runs.sources.starting_adapters`).
         without_rows_of: targets that the adapter is to help: training rows whose text stands in their dev or test are
             left out.
     """
@@ -34,5 +35,6 @@ def extract(
         workspace = workspace.apart_from(without_rows_of)
     own = workspace.task(task)
     starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
-    request = RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts)
+    is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
+    request = RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts, in_turn=is_named)
     return get_or_train(TrainingRun(request, workspace), force)

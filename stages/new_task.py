@@ -22,7 +22,7 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
-from pipeline.system.errors import PipelineError, one_line, rows_text, shortened
+from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
 from pipeline.system.reading import present
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -39,6 +39,7 @@ def new_task(
     text: str | None = None,
     label: str | None = None,
     kind: Kind | None = None,
+    drop_labels: Sequence[str] = (),
     split: str = "80/10/10",
     seed: int = 0,
     is_found: bool = False,
@@ -47,6 +48,7 @@ def new_task(
 
     Args:
         text: the column of the texts, or two with a comma between them (:func:`columns_named`).
+        drop_labels: rows with one of these are left out, here and where the task is read.
         is_found: whether other commands look into ``data`` unasked, so that those named at the end need not say it.
 
     Raises:
@@ -57,7 +59,7 @@ def new_task(
     folder = data / _checked_name(name, file)
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
-    proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind)
+    proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind, drop_labels=drop_labels)
     positions = split_rows(proposal.rows, shares, seed, str(file))
     # Last, so that nobody moves a folder away for a command that has another mistake.
     clear_leftovers(folder.parent, folder.name)
@@ -101,16 +103,12 @@ def _shared(parts: Mapping[Split, pd.DataFrame]) -> str | None:
     return f"pairs share texts, so only equal pairs are in one split: {shown} have a text that is also in train"
 
 
-def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | None:
+def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     """The classes that have too few rows to be learned, or none in a split that chooses or scores."""
     counts = {part: Counter(rows["label"]) for part, rows in parts.items()}
     rows = {name: [own[name] for own in counts.values()] for name in proposal.classes}
-    few = [name for name, own in rows.items() if own[0] < FEW or 0 in own]
-    if not few:
-        return None
-    shown = ", ".join(counted(_short(name), "/".join(map(str, rows[name]))) for name in few[:_SHOWN])
-    more = f", and {len(few) - _SHOWN} more" if len(few) > _SHOWN else ""
-    return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {shown}{more}"
+    rare = [counted(_short(name), "/".join(map(str, own))) for name, own in rows.items() if own[0] < FEW or 0 in own]
+    return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
 
 
 def _alike(data: Path, folder: Path, rows: pd.DataFrame) -> list[str]:
@@ -183,21 +181,24 @@ def _summary(proposal: Proposal) -> list[str]:
     columns = proposal.columns
     named = f"text: {' and '.join(map(repr, columns.text))}; label: {columns.label!r}"
     if columns.unused:
-        named += f"; not used: {shortened(', '.join(columns.unused), 200)[1:-1]}"
+        named += f"; not used: {_listed(columns.unused)}"
     if proposal.range is not None:
         return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
     counts = proposal.counts
-    shown = ", ".join(counted(_short(name), f"{count:,}") for name, count in list(counts.items())[:_SHOWN])
-    more = f", and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
-    return [named, f"{len(counts)} classes: {shown}{more}; metric: {proposal.metric}{_because(proposal)}"]
+    shown = _listed([counted(_short(name), f"{count:,}") for name, count in counts.items()])
+    return [named, f"{len(counts)} classes: {shown}; metric: {proposal.metric}{_because(proposal)}"]
 
 
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
+def _listed(items: Sequence[str]) -> str:
+    return ", ".join(few(items, _SHOWN))
+
+
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:37]}..."
+    return name if len(name) <= 40 else f"{name[:20]}...{name[-17:]}"
 
 
 def _because(proposal: Proposal) -> str:
@@ -206,15 +207,20 @@ def _because(proposal: Proposal) -> str:
 
 def _warnings(proposal: Proposal) -> list[str]:
     lines = [
+        f"WARNING: class {shortened(name)} is lost, and the task does not know it: all its {_rows(count)} are left out"
+        for name, (rows, count) in proposal.lost.items()
+        if rows == count
+    ]
+    lines += [
         f"left out: {_rows(len(numbers))} {reason} ({rows_text(numbers)})"
         for reason, numbers in proposal.dropped.items()
     ]
+    if some := [f"{_short(name)} {rows:,} of {count:,}" for name, (rows, count) in proposal.lost.items()]:
+        lines.append(f"rows left out of classes: {_listed(some)}")
     if proposal.repeated:
         lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
     lines += proposal.remarks
-    lines += proposal.hints[:_SHOWN]
-    if len(proposal.hints) > _SHOWN:
-        lines.append(f"and {len(proposal.hints) - _SHOWN} more such labels")
+    lines += few(proposal.hints, _SHOWN)
     if proposal.hints:
         lines.append("to fix labels: correct the file, delete the folder of the task, and run the command again")
     return lines
@@ -226,6 +232,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
         *(f"# Left out: {_rows(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
+        *(f"# Lost: all rows of {_comment(name)}." for name, (rows, count) in proposal.lost.items() if rows == count),
         *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
         f"kind = {_toml(proposal.kind)}",
@@ -246,8 +253,12 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
         ]
     lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_because(proposal)}")
     lines.append(f"max_length = {proposal.max_length}  # tokens; longer texts are cut: tasks check counts them")
+    if proposal.labels or proposal.drop_labels:
+        lines += ["", "[files]"]
+    if proposal.drop_labels:
+        lines.append(f"drop_labels = {_toml(list(proposal.drop_labels))}  # rows with these are left out")
     if labels := proposal.labels:
-        lines += ["", "[files]", "# What the files call class 0, 1, ... of the list above."]
+        lines.append("# What the files call class 0, 1, ... of the list above.")
         lines.append(f"labels = {{ {', '.join(f'{_toml(one)} = {number}' for one, number in labels.items())} }}")
     return "\n".join(lines) + "\n"
 

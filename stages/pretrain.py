@@ -185,7 +185,7 @@ class _Pretraining:
         busy = PipelineError(
             f"{self.output}: another command is training a backbone for this folder: give another one (--output)"
         )
-        with locked(lock, if_held=busy, renewed=True):
+        with locked(lock, if_held=busy):
             try:
                 yield
             finally:

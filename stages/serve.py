@@ -23,7 +23,7 @@ from pipeline.system.streams import notice
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain, passes_of
 from stages.kept_models import best_of, other_meaning_note, parse_model, usable_artifacts
-from stages.serve_options import check_limits, tasks_to_serve
+from stages.serve_options import tasks_to_serve
 
 Key = tuple[str, str]
 """Run and digest: a run that was trained again has other contents."""
@@ -51,9 +51,8 @@ def serve(
     Raises:
         PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
     """
-    check_limits(limits)
     with listen(host, port) as bound:
-        shelf = StoreShelf.open(store, target, backbone, precision, limits.models)
+        shelf = StoreShelf.open(store, target, backbone, precision, limits.max_models)
         if not is_loopback(bound):
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
@@ -121,7 +120,7 @@ class StoreShelf:
     of the backbone's weights.
     """
 
-    def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.models) -> None:
+    def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.max_models) -> None:
         assert base.artifact is not None
         self._base, self._store = base, store
         self._weights = base.artifact.manifest.backbone_weights
@@ -143,7 +142,7 @@ class StoreShelf:
         target: str | None,
         backbone: str | None,
         precision: Precision,
-        most: int = Limits.models,
+        most: int = Limits.max_models,
     ) -> "StoreShelf":
         """The shelf of the store ``root``, with ``most`` models in memory at most; raises as :func:`serve`."""
         store = Store(root)

@@ -12,7 +12,7 @@ from stages.kept_models import check_task, kept_for, parse_model, silent_unless_
 
 def check(store: Path, host: str, port: int, target: str | None, backbone: str | None, limits: Limits) -> None:
     """Find mistakes in the arguments of :func:`stages.serve.serve`; raises as that does."""
-    check_limits(limits)
+    limits.check()
     listen(host, port).close()
     if backbone is not None:
         is_folder(backbone)
@@ -20,24 +20,8 @@ def check(store: Path, host: str, port: int, target: str | None, backbone: str |
         tasks_to_serve(Store(store), target, backbone)
 
 
-def check_limits(limits: Limits) -> None:
-    for option, value, least, most in (
-        ("--max-body", limits.body, 1, 2**30),
-        ("--max-text", limits.text, 1, 2**30),
-        ("--max-batch", limits.batch, 1, 2**16),
-        ("--max-queue", limits.queue, 1, 2**24),
-        ("--max-wait", 1000 * limits.wait, 0, 60_000),
-        ("--poll", limits.poll, 0.05, 86_400),
-        ("--max-models", limits.models, 1, 2**20),
-    ):
-        if not least <= value <= most:
-            raise PipelineError(f"{option} {value:g}: give {least} to {most}")
-    if limits.queue < limits.batch:
-        raise PipelineError(f"--max-queue {limits.queue}: give at least --max-batch ({limits.batch})")
-
-
 def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> list[str]:
-    """The models of which the first is loaded, as :func:`stages.api.load` takes them: ``target``, or every task.
+    """The names of models to try to load first, for :func:`stages.api.load`: ``target``, or every task.
 
     Raises:
         PipelineError: the store has none, or not the target, or some on several backbones of which none is named.

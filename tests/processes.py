@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.system import atomic
+
 _HEAD = "import os, signal, sys\nfrom pathlib import Path\nROOT, *ARGUMENTS = Path(sys.argv[1]), *sys.argv[2:]\n"
 
 
@@ -43,3 +45,9 @@ def line_of(process: subprocess.Popen[str]) -> str:
     """The next line that it prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
+
+
+def left_behind(parent: Path, name: str) -> Path:
+    """Where a process of this machine that has ended wrote ``name`` in ``parent``; it is not made."""
+    beyond_any_number = 2**22 + 1
+    return parent / f".{name}.{atomic._MACHINE}-{beyond_any_number}-00000000.tmp"

@@ -1,5 +1,6 @@
 """A home folder, a temporary folder and room on disks that hold nothing of the project are not needed."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ import pytest
 from pipeline.data.tokens import tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.stats import metrics
-from pipeline.system.process import c_library
 from tests import forked
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +95,7 @@ class Mounted:
 
     def __call__(self) -> None:
         new_namespace = 0x00020000  # CLONE_NEWNS of Linux's sched.h
-        assert c_library().unshare(new_namespace) == 0
+        assert ctypes.CDLL(None).unshare(new_namespace) == 0
         for how in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", self.options, "none", self.folder]):
             subprocess.run(["mount", *how], check=True)
 

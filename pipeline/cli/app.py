@@ -16,7 +16,7 @@ from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
-from pipeline.system.errors import PipelineError, refusal
+from pipeline.system.errors import PipelineError, machine_errors
 from pipeline.system.process import is_loss_of_another
 from pipeline.system.streams import print_error
 from pipeline.system.version import VERSION
@@ -73,21 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _check_text(arguments)
-        try:
-            status = app(_with_hyphens(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        finally:
-            sys.stdout.flush()  # here, where the errors of a closed or full standard output are handled
-        return status if isinstance(status, int) else 0
+        with machine_errors():
+            try:
+                status = app(
+                    _with_hyphens(arguments), exit_on_error=False, print_error=False, result_action="return_value"
+                )
+            finally:
+                sys.stdout.flush()  # here, where the errors of a closed or full standard output are handled
+            return status if isinstance(status, int) else 0
     except PipelineError as error:
         message = str(error)
     except CycloptsError as error:
         message = f"{error} (see --help)"
-    except OSError as error:
-        reason = refusal(error)
-        if reason is None:
-            raise
-        where = f"{error.filename}: " if error.filename is not None else ""
-        message = f"{where}{reason}. Finished work is kept; fix this and run the same command again"
     except RuntimeError as error:
         if not is_loss_of_another(error):
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,39 +105,6 @@ def _reads_pairs(model: Artifact | RunRecord, task: str, data: Path | None) -> b
     return model.manifest.pair if isinstance(model, Artifact) else model.reads_pairs(task)
 
 
-@Parameter(name="*", group="Limits")
-@dataclass(frozen=True, kw_only=True)
-class ServerLimits:
-    """What the server takes."""
-
-    max_batch: int = Limits.batch
-    "Texts or pairs in a request, and in a forward pass."
-    max_queue: int = Limits.queue
-    "Texts or pairs that may wait; further requests get 429."
-    max_body: int = Limits.body
-    "Bytes of a request."
-    max_text: int = Limits.text
-    "Characters in a text, even if it may be cut."
-    max_wait: float = 1000 * Limits.wait
-    "Milliseconds that a request waits for others to share its forward pass."
-    poll: float = Limits.poll
-    "Seconds between two checks of the store."
-    max_models: int = Limits.models
-    "Models in memory; others are loaded when they are requested, and replace the least recently used."
-
-    def parse(self) -> Limits:
-        """The limits in the server's own units."""
-        return Limits(
-            body=self.max_body,
-            text=self.max_text,
-            batch=self.max_batch,
-            queue=self.max_queue,
-            wait=self.max_wait / 1000,
-            poll=self.poll,
-            models=self.max_models,
-        )
-
-
 def serve(
     *,
     port: int = 8000,
@@ -147,7 +113,7 @@ def serve(
     backbone: Backbone = None,
     store: StoreFolder = STORE,
     precision: Precision = "auto",
-    options: ServerLimits = ServerLimits(),
+    limits: Annotated[Limits, Parameter(name="*", group="Limits")] = Limits(),
 ) -> None:
     """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
 
@@ -160,7 +126,6 @@ def serve(
     need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
     from stages import serve_options
 
-    limits = options.parse()
     serve_options.check(Path(store), host, port, model, backbone, limits)
     announce(LIBRARIES)
     from stages import serve as stage

@@ -28,6 +28,7 @@ def tasks_new(
     text: str | None = None,
     label: str | None = None,
     kind: Kind | None = None,
+    drop_labels: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     split: str = "80/10/10",
     seed: int = 0,
 ) -> None:
@@ -39,13 +40,27 @@ def tasks_new(
         text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
         label: The column of the labels (found by name and content).
         kind: classes or score (score, if numbers have fractions or many different values).
+        drop_labels: A label that stands for none, such as -1: its rows are left out; may be given several times.
         split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
     """
     from stages.new_task import new_task
 
     is_found = data in _data()
-    print(new_task(file, data, name=name, text=text, label=label, kind=kind, split=split, seed=seed, is_found=is_found))
+    print(
+        new_task(
+            file,
+            data,
+            name=name,
+            text=text,
+            label=label,
+            kind=kind,
+            drop_labels=drop_labels,
+            split=split,
+            seed=seed,
+            is_found=is_found,
+        )
+    )
 
 
 @tasks.command(name="list")

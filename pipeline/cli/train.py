@@ -50,8 +50,9 @@ def extract(
         bottleneck: Width of the adapter (64).
         drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
-        start_from: Warm-start from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
-            store) if a linear probe shows that it helps; for tasks with few rows (a new adapter).
+        start_from: Warm-start from another task's adapter, TASK or TASK@RUN. Of several with commas, or with best of
+            all in the store, from the one that a linear probe finds most useful, if any helps significantly (a new
+            adapter).
         without_rows_of: Leave out training rows whose text occurs in dev or test of these tasks, such as sts,mrpc: the
             targets that this adapter will be fused for (none).
     """
@@ -78,7 +79,7 @@ def extract(
         without_rows_of=apart,
         force=running.force,
     )
-    _print_trained(made, recipe, workspace, running.json)
+    _print_trained(made, workspace, running.json)
 
 
 def fuse(
@@ -133,15 +134,13 @@ def fuse(
         sources=sources,
         force=running.force,
     )
-    _print_trained(made, recipe, workspace, running.json)
+    _print_trained(made, workspace, running.json)
 
 
-def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, as_json: bool) -> None:
+def _print_trained(made: Made[RunRecord], workspace: Workspace, as_json: bool) -> None:
     if not made.is_new:
         workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
     print_run(made.record, as_json, is_new=made.is_new)
-    if made.is_new:
-        _tell_untrained(made.record, recipe, workspace)
 
 
 def _tell_ignored(given: Mapping[str, Any], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
@@ -152,23 +151,6 @@ def _tell_ignored(given: Mapping[str, Any], what: str, trained: Sequence[tuple[R
     if ignored:
         flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))
         notice(f"note: {flags}: no effect on {what}")
-
-
-def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:
-    """Say on stderr where the backbone's own cosine beats what was just trained, unless the user chose the reading."""
-    from pipeline.runs.untrained import untrained_cosine
-    from pipeline.training.process_group import process_count
-
-    if recipe.encoding or recipe.head or process_count() > 1:
-        return
-    scores = untrained_cosine(record, workspace)
-    if scores is not None and scores.is_better:
-        threshold = ' and cosine_threshold = "tuned" in a --recipe file' if workspace.task(record.task).classes else ""
-        notice(
-            f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores.cosine:.4f} on"
-            f" {scores.rows:,} rows of dev, more than this model's {scores.run:.4f}: train with --encoding siamese"
-            f" --head cosine{threshold}"
-        )
 
 
 def prune(

@@ -3,8 +3,10 @@
 All commands read cells by these, so that what ``tasks new`` takes of a file, ``predict`` and ``evaluate`` take too.
 """
 
+import ast
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from pipeline.system.errors import shortened
 _WHOLE = re.compile(r"\s*(?:\+(?=[1-9]))?(-?[1-9][0-9]*)\s*")
 _MOST_EXACT = 2**53
 """The first whole number that ``float`` gives to another one too."""
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 
 
@@ -28,6 +32,43 @@ def is_blank(value: Any) -> bool:
 
 def is_nested(value: Any) -> bool:
     return isinstance(value, list | tuple | set | dict | np.ndarray)
+
+
+def listed(value: Any) -> list[Any] | None:
+    """The labels in a cell that holds a list or a set, or spells one; None for any other cell.
+
+    Python, JSON and NumPy spell lists as ``['a', 'b']``, ``["a", "b"]`` and ``['a' 'b']``, fastText as ``__label__a
+    __label__b``. A name in brackets without quotes, such as ``[a]``, is a name.
+    """
+    if is_nested(value) and not isinstance(value, dict):
+        return list(np.atleast_1d(value)) if isinstance(value, np.ndarray) else list(value)
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("__label__"):
+        labels = re.split(r"[,\s]+", text)
+        return labels if len(labels) > 1 and all(label.startswith("__label__") for label in labels) else None
+    if text[:1] not in _BRACKETS or text[-1:] != _BRACKETS.get(text[:1]):
+        return None
+    inside = text[1:-1]
+    if not _QUOTED.sub("", inside).strip(", \r\n\t"):
+        return [_unquoted(label) for label in _QUOTED.findall(inside)]
+    bare = [part for part in re.split(r"[,\s]+", inside) if part]
+    if bare and all(not np.isnan(as_number(part)) for part in bare):
+        return bare if text[0] != "(" or "," in inside else None
+    return inside.split(",") if text[0] != "(" and "," in inside and not _QUOTED.search(inside) else None
+
+
+def is_object(value: Any) -> bool:
+    """Whether a cell holds keys with values, or spells them in JSON or Python, alone or in a list."""
+    if isinstance(value, str):
+        text = value.strip()
+        return text.startswith(("{", "[{", "[ {")) and re.search(r"""["'0-9]\s*:""", text) is not None
+    return any(isinstance(item, dict) for item in listed(value) or [value])
+
+
+def _unquoted(text: str) -> str:
+    with suppress(ValueError, SyntaxError):
+        return str(json.loads(text) if text[0] == '"' else ast.literal_eval(text))
+    return text[1:-1]
 
 
 def is_no_text(value: Any) -> bool:
@@ -47,8 +88,11 @@ def as_label(value: Any) -> str | None:
     """A raw label as the name of a class; None if it is blank.
 
     1, 1.0 and "1" are the same; a code such as "007" is a name. A name is the same in every Unicode form, and with
-    white space around it. A boolean is ``true`` or ``false``.
+    white space around it. A boolean is ``true`` or ``false``. A list of one label is that label, and an empty list is a
+    blank.
     """
+    while (labels := listed(value)) is not None and len(labels) < 2:
+        value = labels[0] if labels else None
     if is_blank(value):
         return None
     if is_nested(value):

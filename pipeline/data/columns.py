@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
-from pipeline.data.labels import FEW, MOST_CLASSES, class_names, oddly_written
+from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, class_names, oddly_written
 from pipeline.data.texts import count_words, is_broken
 from pipeline.system.errors import PipelineError
 
@@ -23,13 +23,23 @@ _MAIN_TEXT_NAMES = ("text", "sentence", "message", "review", "body", "content", 
 _CLASS_NAMES = (
     "label", "labels", "class", "category", "intent", "sentiment", "queue", "topic", "tag", "emotion", "polarity",
 )  # fmt: skip
-_LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", "score", "rating", "stars", "similarity", "relatedness", "y")
+_SCORE_NAMES = ("score", "rating", "stars", "similarity", "relatedness")
+_LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", *_SCORE_NAMES, "y")
 _ROW_NAMES = ("id", "ids", "uuid", "key", "number", "num", "nr", "no", "index", "date", "datetime", "time", "timestamp")
-_PAIRS = (("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"))
+_SIDES = (("1", "2"), ("a", "b"), ("left", "right"), ("first", "second"), ("one", "two"))
+"""Words in which the names of a pair's columns differ, beside a word that they share."""
+_PAIRS = (
+    ("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"),
+    ("query", "document"), ("query", "doc"), ("query", "response"), ("question", "passage"), ("question", "document"),
+    ("question", "context"), ("question", "response"), ("anchor", "positive"), ("claim", "evidence"),
+    ("statement", "evidence"), ("prompt", "response"), ("context", "response"), ("original", "paraphrase"),
+    ("reference", "candidate"), ("source", "translation"), ("text", "hypothesis"), ("sentence", "hypothesis"),
+    ("tweet", "reply"), ("comment", "reply"), ("post", "reply"),
+)  # fmt: skip
+_WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _UNNAMED = re.compile(r"Unnamed: [0-9]+")
 _DATED = re.compile(r"(?<!\d)(18|19|20)\d\d(?!\d)|(?<!\d)\d\d([./-])\d\d\2\d\d(?!\d)")
 """A year of four digits, or day, month and year of two each. Without these pandas takes 1.2.3 and May for dates too."""
-_PAIR_ENDS = (("1", "2"), ("a", "b"), ("_left", "_right"))
 
 
 @dataclass(frozen=True)
@@ -44,16 +54,17 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     if not text or not {*text, label} <= {*table.columns}:  # else the header is one, whatever stands beside it
         _check_title(table, where)
     _check_given(table, where, text, label)
-    free = [column for column in table.columns if not names_rows(column)]
+    free = [column for column in table.columns if not _is_id(column)]
     if broken := [column for column in free if is_broken(column)]:
         raise PipelineError(f"{where}: column {broken[0]!a}: invalid Unicode (an unpaired surrogate): rename it")
     if label is None:
         label = _label_column(table[[c for c in free if c not in text]], where)
         _check_header(table, label, where)
     texts = tuple(text) or _text_columns(table[[c for c in free if c != label]], where)
-    if any(map(_is_unnamed, (*texts, label))):
+    if any(map(is_unnamed, (*texts, label))):
         raise _unnamed(table, where)
-    return Columns(texts, label, tuple(c for c in free if c != label and c not in texts))
+    used = {*texts, label, id_column(table)}
+    return Columns(texts, label, tuple(column for column in table.columns if column not in used))
 
 
 def columns_named(option: str, columns: Collection[str]) -> list[str]:
@@ -75,14 +86,32 @@ def _column(name: str, columns: Collection[str]) -> str | None:
     return next((each for each in (name, name.strip()) if each in columns), None)
 
 
-def names_rows(column: str) -> bool:
-    """Whether a column is called ``id``, in any case."""
+def id_column(table: pd.DataFrame) -> str | None:
+    """The column called ``id``, or else the first that is called so in another case; None if there is none."""
+    return next((column for column in ("id", *table.columns) if column in table and _is_id(column)), None)
+
+
+def _is_id(column: str) -> bool:
     return column.strip().casefold() == "id"
 
 
-def is_called_class(column: str) -> bool:
-    """Whether a column is called label, category or the like, and not score or the like."""
-    return _by_name([column], _CLASS_NAMES) is not None
+def meaning_of(column: str) -> Meaning | None:
+    """What the name of a column says of numbers in it: label, class_id and postcode are no scores; None: nothing."""
+    last = (_words(column) or [""])[-1]
+    if (
+        last in ("id", "ids")
+        or last.endswith(("code", "codes"))
+        or last.removesuffix("id") in set(_CLASS_NAMES) - {last}
+    ):
+        return "code"
+    if _by_name([column], _CLASS_NAMES) is not None:
+        return "class"
+    return "score" if _by_name([column], _SCORE_NAMES) is not None else None
+
+
+def nameless_columns(table: pd.DataFrame) -> list[str]:
+    """The columns without a name of which most cells are blank, as after a comma at the end of each line."""
+    return [name for name in table.columns if is_unnamed(name) and 2 * table[name].map(is_blank).sum() > len(table)]
 
 
 def _check_given(table: pd.DataFrame, where: str, text: Sequence[str], label: str | None) -> None:
@@ -109,6 +138,7 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
             f"{where}: columns {_listed(flags)} have only 0 and 1: rows with several labels are not"
             f" supported; make a task for each column, such as --label {shlex.quote(flags[0])}"
         )
+    few = few or [column for column in table.columns if _is_class_id(column)]
     if len(few) == 1:
         return str(few[0])
     if not few and len(table.columns) < 2:
@@ -134,20 +164,20 @@ def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
 
 def _check_title(table: pd.DataFrame, where: str) -> None:
     """Raise a :class:`PipelineError` if most columns have no name, as where a title stands above the row of names."""
-    if 2 * sum(map(_is_unnamed, table.columns)) > len(table.columns):
+    if 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
         raise _unnamed(table, where)
 
 
-def _is_unnamed(column: str) -> bool:
+def is_unnamed(column: str) -> bool:
     return _UNNAMED.fullmatch(column) is not None
 
 
 def _unnamed(table: pd.DataFrame, where: str) -> PipelineError:
     size = len(table.columns)
-    names = size - sum(map(_is_unnamed, table.columns))
+    names = size - sum(map(is_unnamed, table.columns))
     return PipelineError(
-        f"{where}: the first row names only {names} of {size} columns: delete the rows above the header, or name the"
-        " columns of the texts and the label there"
+        f"{where}: the first row names only {names} of {size} columns: delete the rows above the header if it is"
+        " further down; else name the columns of the texts and the label there"
     )
 
 
@@ -156,8 +186,9 @@ def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
     candidates = [column for column in table.columns if words[column] > 0]
     # Of columns called text, address1 and address2 the texts are in the first.
     is_named = any(_words(column) == [name] for column in candidates for name in _MAIN_TEXT_NAMES)
-    if pair := _pair(candidates, of_texts=is_named):
-        return pair
+    if pairs := _pairs(candidates, of_texts=is_named):
+        # Columns such as sentence1_parse and id1 stand beside the texts.
+        return min(pairs, key=lambda pair: (len(_words(pair[0])), -words[pair[0]] - words[pair[1]]))
     if named := _by_name(candidates, _TEXT_NAMES):
         return (named,)
     if not len(table.columns):
@@ -177,7 +208,7 @@ def _listed(columns: Iterable[str]) -> str:
 def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
     """The column with one of ``names``, or with one as its last word; those of the first name come first."""
     words = {column: _words(column) for column in columns}
-    for matches in (lambda own, name: "_".join(own) == name, lambda own, name: len(name) > 1 and own[-1] == name):
+    for matches in (lambda own, name: "_".join(own) == name, lambda own, name: len(name) > 1 and own[-1:] == [name]):
         for name in names:
             for column in columns:
                 if matches(words[column], name):
@@ -186,24 +217,38 @@ def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _words(column: str) -> list[str]:
-    return re.split(r"[\W_]+", column.strip().casefold())
+    """The words of a name, and its numbers: customerId, sentence1 and #1 String have two."""
+    return [word for word in re.split(r"[\W_]+", _WORD_BREAK.sub(" ", column).casefold()) if word]
 
 
-def _pair(columns: Sequence[str], of_texts: bool) -> tuple[str, str] | None:
-    """Two columns that are named as a pair, such as ``sentence1`` and ``sentence2``.
+def _pairs(columns: Sequence[str], of_texts: bool) -> list[tuple[str, str]]:
+    """Pairs of columns whose names differ in one word as those of a pair do, such as sentence1 and sentence2.
 
     Args:
-        of_texts: whether a name before 1 and 2 must be one of a text.
+        of_texts: whether a word that the names share must be one of a text.
     """
-    known = {column.casefold(): column for column in columns}
-    for column in known:
-        for first, second in _PAIR_ENDS:
-            stem = column.removesuffix(first)
-            other = stem + second
-            may_be = not of_texts or _by_name([stem.rstrip("_ ")], _TEXT_NAMES) is not None
-            if column.endswith(first) and stem and other in known and may_be:
-                return known[column], known[other]
-    return next(((known[a], known[b]) for a, b in _PAIRS if a in known and b in known), None)
+    by_words = {tuple(_pair_words(column)): column for column in columns}
+    pairs = []
+    for words, column in by_words.items():
+        for first, second in (*_SIDES, *_PAIRS):
+            for place in (place for place, word in enumerate(words) if word == first):
+                rest = {*words[:place], *words[place + 1 :]}
+                may_be = (first, second) in _PAIRS or (not rest.isdisjoint(_TEXT_NAMES) if of_texts else bool(rest))
+                other = by_words.get((*words[:place], second, *words[place + 1 :]))
+                if may_be and other is not None:
+                    pairs.append((column, other))
+        if words and words[-1] in _TEXT_NAMES:  # text beside text_pair, text2 or text_b
+            others = (by_words.get((*words, end)) for end in ("pair", "2", "b"))
+            pairs += [(column, other) for other in others if other is not None]
+    return pairs
+
+
+def _pair_words(column: str) -> list[str]:
+    """The words of a name; the letters of texta and sentenceb are words too."""
+    words = _words(column)
+    if words and words[-1][-1] in "ab" and words[-1][:-1] in _TEXT_NAMES:
+        words[-1:] = [words[-1][:-1], words[-1][-1]]
+    return words
 
 
 def _may_be_label(column: pd.Series) -> bool:
@@ -220,10 +265,14 @@ def _has_few_values(column: pd.Series) -> bool:
 
 def _names_rows(column: pd.Series) -> bool:
     """Whether a column is called an id, a number or a date, and its values are rarer than those of a class."""
-    # A capital begins a word: customerId.
-    words = _words(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(column.name)))
-    names = class_names(column)
-    return words[-1] in _ROW_NAMES and len(names) < FEW * len(set(names))
+    name, values = str(column.name), class_names(column)
+    is_row = not _is_class_id(name) and not set(_ROW_NAMES).isdisjoint(_words(name)[-1:])
+    return is_row and len(values) < FEW * len(set(values))
+
+
+def _is_class_id(column: str) -> bool:
+    """Whether a column is called class_id, label code or the like."""
+    return meaning_of(column) == "code" and not set(_CLASS_NAMES).isdisjoint(_words(column)[:-1])
 
 
 def _are_dates(column: pd.Series) -> bool:

@@ -2,8 +2,10 @@
 
 import difflib
 import re
+import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,16 +16,21 @@ from pipeline.data.texts import is_broken
 from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError, rows_text, shortened
 
+Meaning = Literal["class", "code", "score"]
+"""What the name of a column says of its numbers: classes; codes, which are classes too, but never scores; or scores."""
 FEW = 10
 """A class with fewer training rows is hardly learned."""
 MOST_CLASSES = 500
+"""Of a column that is not named as the label, and of whole numbers in one called label or the like."""
 _SCORES = 20
-"""Whole numbers of more different values are scores, unless their column is called label or the like."""
+"""Whole numbers of more different values are scores, unless the column's name says that they are classes."""
 _ALIKE = 0.8
-"""Two labels are near each other from this ratio of :mod:`difflib` on."""
-_MOST_COMPARED = 200_000  # pairs of labels
+"""Two words are near each other from this ratio of :mod:`difflib` on."""
+_MOST_COMPARED = 1_000_000  # characters of the words that a misspelt one may mean, over all hints: about a second
+_MOST_WORDS, _LONGEST_WORD = 20, 50
+"""Labels of more words are texts, and so are words of more letters."""
 _DIGITS = re.compile(r"[0-9]+")
-_SEPARATORS = re.compile(r"[;|,]")
+_SEPARATORS = ";|#\n,"
 _NEARLY_ALL = 0.9
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
@@ -48,11 +55,11 @@ def counted(name: str, count: str) -> str:
     return f"{name} {count}" if np.isnan(as_number(name)) else f"'{name}': {count}"
 
 
-def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:
+def kind_of(labels: pd.Series, where: str, meaning: Meaning | None) -> Kind:
     """Whether labels are classes or scores.
 
     Args:
-        is_called_class: whether their column is called label or the like, so that whole numbers are classes.
+        meaning: what the name of their column says.
 
     Raises:
         PipelineError: they seem to be scores of which some or all are written as no number is.
@@ -64,7 +71,10 @@ def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:
         return "classes"
     different, share = len(set(labels)), float(np.mean(is_number))
     if share == 1:
-        most = MOST_CLASSES if is_called_class else _SCORES
+        # 1.1 and 1.10 are one number, and two sections, versions or codes.
+        if meaning == "code" or (meaning != "score" and different > len(set(numbers))):
+            return "classes"
+        most = MOST_CLASSES if meaning == "class" else _SCORES
         return "classes" if are_whole and different <= most else "score"
     if odd := oddly_written(labels):
         raise PipelineError(f"{where}: {odd}")
@@ -72,7 +82,7 @@ def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:
         other = next(name for name in labels if np.isnan(as_number(name)))
         raise PipelineError(
             f"{where} has numbers in {share:.0%} of its rows, and {shortened(other)} in another: fix these cells, or"
-            " leave them blank to drop the rows"
+            f" leave out their rows, --drop-labels={shlex.quote(other)}"
         )
     return "classes"
 
@@ -134,26 +144,35 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
     return numbers
 
 
-def check_classes(labels: pd.Series, where: str) -> None:
-    """Raise a :class:`PipelineError` if ``labels`` are too many for classes, or are several labels a row."""
+def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
+    """Raise a :class:`PipelineError` if ``labels`` are no classes, or are several labels a row.
+
+    Args:
+        is_asked: the user wants classes, however rare they are.
+    """
     counts = Counter(labels)
     if broken := [name for name in counts if is_broken(name)]:
         raise PipelineError(f"{where}: {broken[0]!a}: invalid Unicode (an unpaired surrogate): save the file as UTF-8")
-    if len(counts) > min(MOST_CLASSES, len(labels) / 2):
+    if not is_asked and len(counts) > len(labels) / 2:
         raise PipelineError(
             f"{where} has {len(counts)} different values in {len(labels)} rows, too many for classes: name another"
-            " column with --label, or --kind score for numbers"
+            " column with --label, or --kind classes if these are classes, or --kind score for numbers"
         )
-    alone = {name for name in counts if not _SEPARATORS.search(name)}
-    for separator in ";|,":
-        parts_of = {name: [part.strip() for part in name.split(separator)] for name in counts if separator in name}
+    alone = {name for name in counts if not any(separator in name for separator in _SEPARATORS)}
+    for separator in _SEPARATORS:
+        parts_of = {name: _parts(name, separator) for name in counts if separator in name}
+        alone |= {parts[0] for parts in parts_of.values() if len(parts) == 1}  # a; beside a;b;
         _check_not_joined(parts_of, alone, where)
-        if separator != ",":  # which stands in names too
+        if separator in ";|":  # the others stand in names too
             _check_not_lists(parts_of, where)
 
 
-def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: Collection[str], where: str) -> None:
-    joined = next((name for name, parts in parts_of.items() if all(part in alone for part in parts)), None)
+def _parts(name: str, separator: str) -> list[str]:
+    return [part.strip() for part in name.split(separator) if part.strip()]
+
+
+def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: set[str], where: str) -> None:
+    joined = next((name for name, parts in parts_of.items() if parts[1:] and alone.issuperset(parts)), None)
     if joined is None:
         return
     number = f"; a number? write {_with_point(joined)}" if _is_odd_number(joined) else ""
@@ -184,21 +203,20 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
 
     The index of ``rows`` counts those of the file from 0.
     """
-    counts = Counter(rows["label"])
+    places = {str(name): own for name, own in rows.groupby("label", sort=False).indices.items()}
     by_key: dict[str, list[str]] = {}
-    for name in counts:
+    for name in places:
         by_key.setdefault(text_key(name), []).append(name)
-    frequent = [name for name, count in counts.items() if count > 1]
-    compares_spelling = (len(counts) - len(frequent)) * len(frequent) <= _MOST_COMPARED
+    known = Spellings(name for name, own in places.items() if len(own) > 1)
     lines = []
-    for name, count in counts.items():
-        others = [other for other in by_key[text_key(name)] if (counts[other], other) > (count, name)]
-        if not others and count == 1 and compares_spelling:
-            others = _spelt_nearly_like(name, frequent)
+    for name, own in places.items():
+        others = [other for other in by_key[text_key(name)] if (len(places[other]), other) > (len(own), name)]
+        if not others and len(own) == 1:
+            others = known.near(name)
         if others and np.isnan(as_number(name)):
-            own = rows_text((rows.index[rows["label"] == name] + 1).tolist())
-            times = "once" if count == 1 else f"{count} times"
-            lines.append(f"label {shortened(name)} occurs {times} ({own}): did you mean {others[0]!r}?")
+            times = "once" if len(own) == 1 else f"{len(own)} times"
+            which = rows_text((rows.index[own] + 1).tolist())
+            lines.append(f"label {shortened(name)} occurs {times} ({which}): did you mean {others[0]!r}?")
     return lines
 
 
@@ -210,11 +228,38 @@ def nearest_class(name: str, classes: Sequence[str]) -> str | None:
     if not np.isnan(as_number(name)):
         return None
     same = [other for other in classes if text_key(other) == text_key(name)]
-    return next(iter([*same, *_spelt_nearly_like(name, classes)]), None)
+    return next(iter([*same, *Spellings(classes).near(name)]), None)
 
 
-def _spelt_nearly_like(name: str, known: Sequence[str]) -> list[str]:
-    """Those of ``known`` that are spelt nearly like ``name``, the nearest first."""
-    # Kat34 and Kat35 are two names, not one that is misspelt.
-    alike = difflib.get_close_matches(name, known, 3, _ALIKE)
-    return [other for other in alike if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
+class Spellings:
+    """Names, to find those that differ from another in one word, which is spelt nearly like it.
+
+    Words of different digits, as in Kat34 and Kat35, are two words, not one that is misspelt, and so are words of one
+    or two letters, as in variant a and variant b. After :data:`_MOST_COMPARED` characters nothing is found.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, str]] = {}
+        self._left = _MOST_COMPARED
+        for name in names:
+            for before, word, after in self._places(name):
+                self._names.setdefault((before, after), {})[word] = name
+
+    @staticmethod
+    def _places(name: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
+        words = tuple(name.split())
+        for place, word in enumerate(words if len(words) <= _MOST_WORDS else ()):
+            if 2 < len(word) <= _LONGEST_WORD:
+                yield words[:place], word, words[place + 1 :]
+
+    def near(self, name: str) -> list[str]:
+        """The names that ``name`` may be a misspelling of, at most three for each of its words, the nearest first."""
+        found = []
+        for before, word, after in self._places(name):
+            names = self._names.get((before, after), {})
+            self._left -= sum(map(len, names))
+            if self._left < 0:
+                break
+            alike = difflib.get_close_matches(word, names, 3, _ALIKE)
+            found += [names[other] for other in alike if _DIGITS.findall(other) == _DIGITS.findall(word)]
+        return found

@@ -4,7 +4,7 @@ import re
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,20 +13,50 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import no_text_in
-from pipeline.data.cells import as_label, as_number, as_text, is_nested
-from pipeline.data.columns import Columns, find_columns, is_called_class, mean_words, names_rows
-from pipeline.data.labels import are_numbers, check_classes, class_order, did_you_mean, kind_of, scores_of
+from pipeline.data.cells import as_label, as_number, as_text, is_blank, is_object, listed
+from pipeline.data.columns import Columns, find_columns, id_column, mean_words, meaning_of, nameless_columns
+from pipeline.data.labels import (
+    FEW,
+    MOST_CLASSES,
+    Meaning,
+    are_numbers,
+    check_classes,
+    class_order,
+    did_you_mean,
+    kind_of,
+    scores_of,
+)
 from pipeline.data.overlap import text_key
-from pipeline.data.texts import count_words, is_broken
+from pipeline.data.texts import count_words, is_broken, same_form
 from pipeline.stats.names import Kind, Metric
-from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.errors import PipelineError, few, rows_text, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
 _MOST_CONTRADICTING = 0.25
-"""Of all rows: where more contradict each other, a text column that was guessed is taken for a wrong one."""
+"""Of the rows or of the texts: where more contradict each other, a guessed text column is taken for a wrong one."""
+_CLEAR_MAJORITY = 2 / 3
+"""Of the rows of one text: what so many agree on is its label."""
 _FAR_MORE = 2.0
-"""A column that is not used is named where its texts have so many times the words of those that are."""
+"""A column that is not used holds longer texts where these have so many times the words of those that are."""
+_FEW_SCORES = 20
+_WHOLE = re.compile(r"-?[0-9]+(\.0*)?")
+_NO_LABELS = (
+    "-",
+    "--",
+    "?",
+    "n/a",
+    "na",
+    "nan",
+    "null",
+    "none",
+    "no label",
+    "unlabeled",
+    "unlabelled",
+    "unknown",
+    "tbd",
+)
+"""What may stand for a missing label. So may -1 beside whole numbers from 0."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +73,10 @@ class Proposal:
     max_length: int = 128
     dropped: dict[str, list[int]] = field(default_factory=dict)
     """Which rows of the file are left out, from 1, by reason."""
+    drop_labels: tuple[str, ...] = ()
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By class: how many of its rows are left out, and how many it has. One that has lost all is no class of the task.
+    """
     repeated: int = 0
     """Rows whose text stood in an earlier row."""
     hints: tuple[str, ...] = ()
@@ -65,39 +99,53 @@ class Proposal:
 
 
 def propose(
-    table: pd.DataFrame, where: str, *, text: Sequence[str] = (), label: str | None = None, kind: Kind | None = None
+    table: pd.DataFrame,
+    where: str,
+    *,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    kind: Kind | None = None,
+    drop_labels: Sequence[str] = (),
 ) -> Proposal:
     """The task of a raw ``table``; what is given in ``text``, ``label`` and ``kind`` is taken as it is.
 
-    Left out, and counted: rows with a blank text or label, and rows of equal text, but for case and white space, whose
-    labels contradict each other: other classes, or scores further apart than a fifth of the range.
+    Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows of equal text, but for
+    case and white space, whose labels contradict each other: other classes, or scores further apart than a fifth of the
+    range. Where two thirds of the rows of a text agree, they stay.
 
     Raises:
         PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, the labels
             are neither classes nor scores, or too many rows contradict each other by a text that was not given.
     """
+    nameless = [name for name in nameless_columns(table) if name not in (*text, label)]
     table = table.reset_index(drop=True)
-    columns = find_columns(table, where, text, label)
-    rows, dropped = _complete_rows(table, columns, where)
+    named = table.drop(columns=nameless)
+    columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
+    labels = _labels(table[columns.label], where_label)
+    to_drop = [as_label(name) for name in drop_labels]
+    if unknown := {*to_drop} - {*map(as_label, labels)}:
+        raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")
+    is_dropped = labels.map(as_label).isin(to_drop).to_numpy()
+    rows, dropped = _complete_rows(named, columns, labels, is_dropped, where)
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
-    kind = kind or kind_of(rows["label"], where_label, is_called_class(columns.label))
+    meaning = meaning_of(columns.label)
+    task_kind = kind or kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
-    if kind == "score":
+    if task_kind == "score":
         rows["label"] = scores_of(rows, where_label)
     else:
-        check_classes(rows["label"], where_label)
+        check_classes(rows["label"], where_label, is_asked=kind is not None)
         hints = tuple(did_you_mean(rows))
-    contradicting = _contradicting(rows["label"], _keys(rows, _spelling), kind)
-    if not text and contradicting.mean() > _MOST_CONTRADICTING:
-        raise PipelineError(
-            f"{where}: {contradicting.sum():,} of {len(rows):,} rows have the text of another row"
-            f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns,"
-            " --text A,B; else name the text column with --text"
-        )
-    dropped["with the text of another row and another label"] = _numbers(rows, contradicting)
-    rows = rows[~contradicting].reset_index(drop=True)
+    keys = _keys(rows, _spelling)
+    contradicting, is_stray = _contradicting(rows["label"], keys, task_kind)
+    kept = rows[~is_stray]
+    lost = {} if task_kind == "score" else _lost(labels[~is_dropped], kept["label"])
+    if not text:
+        _check_texts(columns, contradicting, is_stray, keys, lost, where)
+    dropped["with the text of another row and another label"] = _numbers(rows, is_stray)
+    rows = kept.reset_index(drop=True)
     if rows["label"].nunique() < 2:
         texts = " and ".join(map(repr, columns.text))
         raise PipelineError(
@@ -106,16 +154,24 @@ def propose(
         )
     return Proposal(
         columns=columns,
-        kind=kind,
-        metric=_metric(kind, rows["label"]),
+        kind=task_kind,
+        metric=_metric(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(set(rows["label"]), key=class_order)) if kind == "classes" else (),
-        range=(float(rows["label"].min()), float(rows["label"].max())) if kind == "score" else None,
+        classes=tuple(sorted(set(rows["label"]), key=class_order)) if task_kind == "classes" else (),
+        range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
         dropped={reason: numbers for reason, numbers in dropped.items() if numbers},
+        drop_labels=tuple(name for name in to_drop if name is not None),
+        lost=lost,
         repeated=int(pd.Series(_keys(rows, text_key)).duplicated().sum()),
         hints=hints,
-        remarks=tuple(_remarks(table, columns, kind, rows)),
+        remarks=(
+            *_remarks_on_columns(table, nameless, columns, guessed=not text),
+            *(_remarks_on_classes if task_kind == "classes" else _remarks_on_scores)(
+                rows["label"], meaning, kind is None
+            ),
+            *_remarks_on_no_labels(rows["label"].map(as_label)),
+        ),
     )
 
 
@@ -134,32 +190,82 @@ def _metric(kind: Kind, labels: pd.Series) -> Metric:
     return "macro-f1" if is_unbalanced(labels) else "accuracy"
 
 
-def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[pd.DataFrame, dict[str, list[int]]]:
+def _labels(column: pd.Series, where: str) -> pd.Series:
+    """The name of the class of each row, as the file spells it; None for a blank."""
+    raw = column.tolist()
+    if objects := list(filter(is_object, raw)):
+        raise PipelineError(
+            f"{where} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or name"
+            " another column with --label"
+        )
+    several = [row for row, value in enumerate(raw, start=1) if len(listed(value) or ()) > 1]
+    if several:
+        raise PipelineError(
+            f"{where} holds lists, such as {shortened(raw[several[0] - 1])} in {rows_text(several)}: rows with several"
+            " labels are not supported; keep one label per row, or make a table for each label, with yes or no"
+        )
+    names = list(map(as_label, raw))
+    spellings: dict[str | None, set[str]] = {}
+    for name, value in zip(names, raw, strict=True):
+        spellings.setdefault(name, set()).add(same_form(value) if isinstance(value, str) else str(name))
+    # pandas writes a column of whole numbers with a blank as 1.0 and 2.0.
+    fractions = any(
+        name is not None and not _WHOLE.fullmatch(name) and not np.isnan(as_number(name)) for name in spellings
+    )
+    spelt = {
+        name: spelling
+        for name, (spelling, *others) in spellings.items()
+        if not others and not np.isnan(as_number(spelling)) and (fractions or not _WHOLE.fullmatch(spelling))
+    }
+    return pd.Series([spelt.get(name, name) for name in names], dtype=object)
+
+
+def _complete_rows(
+    table: pd.DataFrame, columns: Columns, labels: pd.Series, is_dropped: np.ndarray, where: str
+) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """The rows with texts and a label, which is the name of a class, and which others there are by reason.
 
     Their index counts the rows of the file from 0.
     """
-    raw = table[columns.label].tolist()
-    if nested := list(filter(is_nested, raw)):
-        if isinstance(nested[0], dict):
-            raise PipelineError(
-                f"{where}: column '{columns.label}' holds objects, such as {shortened(nested[0])}: put the label into a"
-                " column of its own, or name another column with --label"
-            )
-        raise PipelineError(
-            f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows with several labels"
-            " are not supported; make a table for each label, with yes or no"
-        )
-    names = pd.Series([as_label(value) for value in raw], dtype=object)
     texts = [_texts(table[column], where, column) for column in columns.text]
     lacks_text = np.logical_or.reduce([[not text.strip() for text in column] for column in texts])
-    lacks_label = names.isna().to_numpy()
-    rows = pd.DataFrame({"id": _ids(table), **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": names})
+    lacks_label = labels.isna().to_numpy()
+    rows = pd.DataFrame({"id": _ids(table), **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels})
     dropped = {
-        "without text": _numbers(rows, lacks_text),
-        "without a label": _numbers(rows, lacks_label & ~lacks_text),
+        "with a label that --drop-labels names": _numbers(rows, is_dropped),
+        "without text": _numbers(rows, lacks_text & ~is_dropped),
+        "without a label": _numbers(rows, lacks_label & ~lacks_text & ~is_dropped),
     }
-    return rows[~(lacks_text | lacks_label)], dropped
+    return rows[~(lacks_text | lacks_label | is_dropped)], dropped
+
+
+def _lost(before: pd.Series, after: pd.Series) -> dict[str, tuple[int, int]]:
+    """By class, where any of its rows are left out: how many of how many; those that have lost most come first."""
+    counts, left = Counter(before.dropna()), Counter(after)
+    lost = {name: (count - left[name], count) for name, count in counts.items() if left[name] < count}
+    return dict(sorted(lost.items(), key=lambda item: -item[1][0] / item[1][1]))
+
+
+def _check_texts(
+    columns: Columns,
+    contradicting: np.ndarray,
+    is_stray: np.ndarray,
+    keys: np.ndarray,
+    lost: Mapping[str, tuple[int, int]],
+    where: str,
+) -> None:
+    """Raise a :class:`PipelineError` if the texts that were guessed do not say the label, as one text of a pair."""
+    texts = len(set(keys[contradicting])) / max(1, len(set(keys)))
+    if max(float(is_stray.mean()), texts) <= _MOST_CONTRADICTING:
+        return
+    option = ",".join(columns.text)
+    gone = ", ".join(few([shortened(name) for name, (rows, count) in lost.items() if rows == count], 3))
+    raise PipelineError(
+        f"{where}: {contradicting.sum():,} of {len(keys):,} rows have the text of another row"
+        f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns, --text"
+        f" A,B; else name the column that says the label. --text {shlex.quote(option)} leaves out {is_stray.sum():,}"
+        f" rows{gone and f', all that have the label {gone}'}"
+    )
 
 
 def _numbers(rows: pd.DataFrame, mask: np.ndarray) -> list[int]:
@@ -177,14 +283,10 @@ def _texts(column: pd.Series, where: str, name: str) -> list[str]:
 
 def _ids(table: pd.DataFrame) -> list[str]:
     """The column ``id`` if it names each row, else the number of the row in the file, from 0 as for predictions."""
-    column = _id_column(table)
+    column = id_column(table)
     if column is None or _why_no_id(table[column]) is not None:
         return list(map(str, range(len(table))))
     return [str(value) for value in table[column]]
-
-
-def _id_column(table: pd.DataFrame) -> str | None:
-    return next((column for column in ("id", *table.columns) if column in table and names_rows(column)), None)
 
 
 def _why_no_id(column: pd.Series) -> str | None:
@@ -200,22 +302,71 @@ def _why_no_id(column: pd.Series) -> str | None:
     return None
 
 
-def _remarks(table: pd.DataFrame, columns: Columns, kind: Kind, rows: pd.DataFrame) -> Iterator[str]:
-    """What was not taken as its author may have meant it, and the option that does."""
-    column = _id_column(table)
+def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: Columns, guessed: bool) -> Iterator[str]:
+    """Columns that may have been meant otherwise, and the option that does so.
+
+    Args:
+        guessed: whether nobody named the text columns.
+    """
+    if nameless:
+        filled = [
+            row
+            for row, cells in enumerate(zip(*(table[name] for name in nameless), strict=True), start=1)
+            if not all(map(is_blank, cells))
+        ]
+        count = "1 column" if len(nameless) == 1 else f"{len(nameless)} columns"
+        what = f"{rows_text(filled)} filled there" if filled else "all cells are blank"
+        yield f"not used: {count} without a name ({what})"
+    column = id_column(table)
     if column is not None and (why := _why_no_id(table[column])) is not None:
         yield f"column {column!r} does not name the rows: {why}. Rows are numbered from 0 instead"
-    words = {str(name): mean_words(values) for name, values in table.items()}
-    longest = max(columns.unused, key=lambda name: words[name], default=None)
-    if longest is not None and words[longest] > _FAR_MORE * max(words[name] for name in columns.text):
-        yield f"column {longest!r} holds longer texts and is not used: --text {shlex.quote(longest)} takes it"
-    names = sorted(set(rows["label"]), key=class_order) if kind == "classes" else []
+    words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
+    # Few names of two words may be those of cities.
+    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
+    if not guessed or len(columns.text) > 1 or not others:
+        return
+    (text,) = columns.text
+    other = max(others, key=words.__getitem__)
+    longer = "longer texts" if words[other] > _FAR_MORE * words[text] else "texts too"
+    pair = ",".join(sorted((text, other), key=list(table.columns).index))
+    more = f" (and so do {', '.join(few([repr(name) for name in others if name != other], 5))})" if others[1:] else ""
+    yield (
+        f"column {other!r} holds {longer} and is not used: --text {shlex.quote(other)} takes it, --text"
+        f" {shlex.quote(pair)} reads both as a pair{more}"
+    )
+
+
+def _remarks_on_scores(scores: pd.Series, meaning: Meaning | None, guessed: bool) -> Iterator[str]:
+    different = scores.nunique()
+    if guessed and meaning != "score" and (different <= _FEW_SCORES or (scores == np.floor(scores)).all()):
+        yield f"the {different} different numbers are read as scores: --kind classes reads them as classes"
+
+
+def _remarks_on_classes(labels: pd.Series, meaning: Meaning | None, guessed: bool) -> Iterator[str]:
+    counts = Counter(labels)
+    names = sorted(counts, key=class_order)
     numbers = {as_number(name): name for name in names}  # 07 and 7 are one score
-    if len(numbers) > 2 and are_numbers(names):
+    if guessed and meaning != "code" and len(numbers) > 2 and are_numbers(names):
         near, other = min(pairwise(numbers), key=lambda pair: pair[1] - pair[0])
         yield (
             f"the {len(names)} classes are numbers: --kind score reads them as scores, so that {numbers[near]} is near"
             f" {numbers[other]}"
+        )
+    if len(names) > MOST_CLASSES:
+        rows = float(np.median(list(counts.values())))
+        yield f"{len(names):,} classes, {rows:g} rows each in the middle: a class of fewer than {FEW} is hardly learned"
+
+
+def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
+    counts = Counter(labels)
+    numbers = {name: number for name in counts if not np.isnan(number := as_number(name))}
+    negative = [name for name, number in numbers.items() if number < 0]
+    # Beside names, or numbers from 0: -1 and 1 are two classes.
+    is_odd = len(negative) == 1 and (len(numbers) < len(counts) or {0.0, 1.0} <= set(numbers.values()))
+    for name in [*(negative if is_odd else ()), *(name for name in counts if name.casefold() in _NO_LABELS)]:
+        yield (
+            f"label {shortened(name)} ({counts[name]:,} row{'s' if counts[name] > 1 else ''}) may mean that there is no"
+            f" label: --drop-labels={shlex.quote(name)} leaves these rows out (drop_labels in the task file)"
         )
 
 
@@ -236,13 +387,23 @@ def _keys(rows: pd.DataFrame, key: Callable[[str], str]) -> np.ndarray:
     return pd.factorize(pd.Series(list(zip(*columns, strict=True)), dtype=object))[0]
 
 
-def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> np.ndarray:
-    """Which rows (bool) have a text that stands in the table with another label too."""
+def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows (bool) have a text that stands in the table with another label too, and which of these to leave out.
+
+    Those that agree stay, where they are a clear majority of the rows of the text.
+    """
     groups = labels.groupby(keys)
+    size = groups.transform("size")
     if kind == "classes":
-        return (groups.transform("nunique") > 1).to_numpy()
-    spread = groups.transform("max") - groups.transform("min")
-    return (spread > _RANGE_SHARE * np.ptp(labels)).to_numpy()
+        alike = labels.groupby([keys, labels]).transform("size")
+        contradicting = alike < size
+        agrees = alike >= _CLEAR_MAJORITY * size
+    else:
+        most = _RANGE_SHARE * np.ptp(labels)
+        contradicting = groups.transform("max") - groups.transform("min") > most
+        is_near = (labels - groups.transform("median")).abs() <= most / 2
+        agrees = is_near & (is_near.groupby(keys).transform("mean") >= _CLEAR_MAJORITY)
+    return contradicting.to_numpy(), (contradicting & ~agrees).to_numpy()
 
 
 def _max_length(rows: pd.DataFrame) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.system.errors import BUG, PipelineError, refusal
+from pipeline.system.errors import BUG, MachineError, PipelineError, machine_errors
 
 
 class Outcome(NamedTuple):
@@ -54,15 +54,12 @@ def carried_out(work: bytes) -> Outcome:
     """Carry out a cell in this process. An error does not leave: it must not end the worker, nor other cells."""
     try:
         # Results are for the main process to print: what libraries print here goes to standard error.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), machine_errors():
             return Outcome(pickle.loads(work)())
+    except MachineError as error:
+        return Outcome(error=MachineError(str(error)))
     except PipelineError as error:
         return Outcome(error=PipelineError(str(error)))
-    except OSError as error:
-        if (reason := refusal(error)) is not None:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            return Outcome(error=PipelineError(f"{where}{reason}"))
-        return Outcome(error=bug(error))
     except Exception as error:
         return Outcome(error=bug(error))
 

@@ -21,8 +21,7 @@ from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.system.atomic import clear_leftovers, make_folder, new_file, remove_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
-from pipeline.system.model_files import ModelFiles
-from pipeline.system.reading import check_regular, present, reading
+from pipeline.system.reading import ModelFiles, check_regular, present, reading
 
 RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")
 """The names of the files that are a finished run's record."""
@@ -164,7 +163,7 @@ class Ledger:
         """
         folder = self.folder(run)
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
-        with locked(folder / ".lock", if_held=None if wait else busy, renewed=True):
+        with locked(folder / ".lock", if_held=None if wait else busy):
             clear_leftovers(folder)
             clear_leftovers(self.checkpoint_file(run).parent)
             yield

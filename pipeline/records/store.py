@@ -27,8 +27,7 @@ from pipeline.system.atomic import (
     write_json,
 )
 from pipeline.system.errors import PipelineError, noted, raise_all, writing
-from pipeline.system.model_files import ModelFiles
-from pipeline.system.reading import reading
+from pipeline.system.reading import ModelFiles, reading
 from pipeline.system.streams import notice
 
 ArtifactKind = Literal["adapter", "fusion"]
@@ -172,7 +171,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         remedy = "delete its folder (python -m pipeline store remove RUN) and train it again"
-        self._manifests = ModelFiles(Manifest, remedy, index=root / ".index")
+        self._manifests = ModelFiles(Manifest, remedy)
         self._warnings: set[str] = set()
         self._kinds = [root / f"{kind}s" for kind in get_args(ArtifactKind)]
 
@@ -197,10 +196,7 @@ class Store:
         """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its own file is gone, damaged or changed."""
         artifact = self._read(chosen.folder)
         if artifact != chosen:
-            raise PipelineError(
-                f"{chosen.folder / MANIFEST}: changed since it was listed: run the command again, and delete"
-                f" {self._manifests.index} if that does not help"
-            )
+            raise PipelineError(f"{chosen.folder / MANIFEST}: changed since it was listed: run the command again")
         return artifact
 
     def find(self, run: str) -> Artifact | None:

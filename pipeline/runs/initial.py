@@ -191,8 +191,8 @@ class Chooser:
         others = [each for each in adapters if not self._is_own(each)]
         most = most_sources(recipe, len(self.rows))
         if most is not None:
-            accelerator, ledger = self.scoring.accelerator, self.workspace.ledger
-            others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator, ledger)
+            accelerator = self.scoring.accelerator
+            others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator)
             if initial is not None and recipe.fusion.form == "anchored":  # it starts as this one
                 others = [*others, initial]
         return tuple(each for each in adapters if each in others or self._is_own(each))

@@ -19,9 +19,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
-from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
-from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.build import modules_of
 from pipeline.runs.probing import probe, sentence_vectors
 from pipeline.runs.scoring import splits_of
@@ -45,7 +43,6 @@ def best_sources(
     rows: pd.DataFrame,
     backbone: Backbone,
     accelerator: Accelerator,
-    ledger: Ledger | None = None,
 ) -> list[Artifact]:
     """The ``count`` adapters of other tasks that linear probes of ``task`` read best, in the order of ``candidates``.
 
@@ -53,7 +50,6 @@ def best_sources(
         candidates: intact adapters of this backbone, one a task.
         recipe: of the fusion, resolved for ``task``.
         rows: labelled training rows of ``task``.
-        ledger: where there are runs of ``task`` with one source each, how well the ranking agrees with them is printed.
 
     Raises:
         PipelineError: too few rows to choose by.
@@ -86,9 +82,6 @@ def best_sources(
             f"{task.name}: variance of the labels that linear probes explain, by source{before} on {len(rows)} training"
             f" rows: {', '.join(listed)}; chosen: {', '.join(each.manifest.task for each in chosen)}"
         )
-        fit_of = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
-        if ledger is not None and (agreed := agreement(fit_of, trained_alone(ledger, task.name))):
-            notice(f"{task.name}: {agreed}")
     return chosen
 
 

@@ -57,7 +57,7 @@ class RunRequest:
     """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
     warm-started from, or the one that it continues."""
     in_turn: bool = False
-    """An adapter starts as the one in ``adapters``, without a choice: one adapter goes through tasks in turn."""
+    """An adapter starts as the one in ``adapters``, without a choice: it was named, or goes through tasks in turn."""
     start: RunRecord | None = None
     """The fine-tuning whose backbone is tuned further: of sequential fine-tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""

@@ -27,6 +27,8 @@ from pipeline.training.predict import Extend, mean_outputs
 
 TRAIN_ROWS = 1000
 """Most training rows of a task that are scored."""
+COSINE_ROWS = 1000
+"""Most rows of dev that tell whether a cosine head would read two classes in the wrong order."""
 
 
 class Scoring:
@@ -218,3 +220,13 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
         for index in range(prediction.probabilities.shape[1]):
             table[f"probability_{index}"] = prediction.probabilities[:, index]
     return table
+
+
+def reversed_note(task: Task) -> str:
+    """What to do where a cosine head has the two classes of a task in the wrong order."""
+    first, second = task.classes
+    return (
+        f"{task.name}: texts of '{first}' are more similar than those of '{second}', but a cosine head reads the second"
+        f' class as similar: write classes = ["{second}", "{first}"] in its task.toml, and swap the numbers that its'
+        " labels mean, if it has any"
+    )

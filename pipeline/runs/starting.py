@@ -83,6 +83,8 @@ def choose_start(
     probes = dict(zip(by_task, others, strict=True))
     best = most_explaining(probes, bare)
     listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
-    start = f"is warm-started from {best}" if best else fresh.format("no source helps")
+    start = (
+        f"is warm-started from {best}" if best else fresh.format(f"no source helps significantly with {len(rows)} rows")
+    )
     notice(f"{title} {start}; variance of train explained: {listed}")
     return by_task[best] if best else None

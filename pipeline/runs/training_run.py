@@ -24,9 +24,8 @@ from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
-from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
+from pipeline.runs.scoring import COSINE_ROWS, TRAIN_ROWS, Evaluations, Scoring, TrainScores, reversed_note, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
-from pipeline.runs.untrained import ROWS, reversed_note
 from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kind import Kind
@@ -207,7 +206,7 @@ class TrainingRun:
         for name, part in self.parts.items():
             if part.recipe.head != "cosine" or part.task.kind != "classes":
                 continue
-            rows = at_most(self.data[name].dev, ROWS)
+            rows = at_most(self.data[name].dev, COSINE_ROWS)
             scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)
             if scoring.reads_classes_reversed(model.of(name).to(accelerator.device)):
                 self.workspace.tell_once(f"note: {reversed_note(part.task)}", about=("reversed", name))

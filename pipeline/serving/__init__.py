@@ -1,4 +1,4 @@
-"""Models behind HTTP: one queue before them, the addresses of the server, and the page to try them.
+"""Serve models over HTTP: the queue of requests, the addresses, and the page to try the models.
 
-Nothing here knows how a model computes: :mod:`stages.serve` brings the models of a store.
+Nothing here knows how a model computes; :mod:`stages.serve` provides the models of a store.
 """

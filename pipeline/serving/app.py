@@ -35,7 +35,7 @@ B = TypeVar("B", bound=BaseModel)
 PAGE = Path(__file__).parent / "page.html"
 _BODY_SECONDS = 30.0
 _CLIENT_WENT = 499
-"""What nginx logs for a client that goes before its answer; only counted, never sent."""
+"""The status that nginx logs for a client that disconnects before its answer; counted, never sent."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -67,7 +67,7 @@ def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> Fas
 
 
 def _add_errors(app: FastAPI) -> None:
-    """What is answered where nothing is: refusals, and the framework's own errors in the same form."""
+    """Give refusals and the framework's errors the same form."""
 
     @app.exception_handler(Refused)
     async def refused(_request: Request, error: Refused) -> JSONResponse:
@@ -93,7 +93,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    """Whether the server is well, what it counts, and what it serves."""
+    """Add the addresses of health, metrics and the list of models."""
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -114,7 +114,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
     shelf = service.shelf
 
     async def answer(name: str, request: Request) -> JSONResponse:
-        body = await _read(PredictBody, request, service.limits.body)
+        body = await _read(PredictBody, request, service.limits.max_body)
         model = await service.model(name)
         return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
 
@@ -131,7 +131,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/predict/all", openapi_extra=_described(PredictAllBody))
     async def predict_all(request: Request) -> JSONResponse:
-        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, service.limits.body)))
+        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, service.limits.max_body)))
 
     @app.post("/models/{name}/predict", openapi_extra=_described(PredictBody))
     async def predict_by(name: str, request: Request) -> JSONResponse:
@@ -141,7 +141,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 def _add_explanations(app: FastAPI, service: Service) -> None:
     @app.post("/models/{name}/explain", openapi_extra=_described(ExplainBody))
     async def explain(name: str, request: Request) -> JSONResponse:
-        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, service.limits.body)))
+        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, service.limits.max_body)))
 
 
 async def _read(body: type[B], request: Request, most: int) -> B:
@@ -163,7 +163,7 @@ async def _read(body: type[B], request: Request, most: int) -> B:
 
 
 class _Counted:
-    """ASGI middleware: counts requests, adds the headers of all answers, and answers where the rest fails."""
+    """ASGI middleware: counts requests, adds headers to every answer, and answers 500 if the application fails."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -194,7 +194,7 @@ class _Counted:
                 raise
             await _error(500, "backend", "the server failed: its log says why")(scope, receive, counted)
         finally:
-            # The address as it was declared, so that there are as many as the server has.
+            # The declared address, so that names in requests add no series.
             path = getattr(scope.get("route"), "path", "other")
             self._metrics.request(path, status, time.perf_counter() - started)
 
@@ -221,5 +221,5 @@ def _error(status: int, kind: str, message: str, headers: dict[str, str] | None 
 
 
 def _described(body: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that is read by hand."""
+    """OpenAPI's description of a body that FastAPI does not parse."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}

@@ -1,4 +1,4 @@
-"""One queue and one thread before the models: requests that arrive together share forward passes."""
+"""A queue and a thread that runs the models: requests that arrive together share forward passes."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]
-"""What answers rows: one result a row, which may be an exception where a row cannot be answered."""
+"""Answers rows: one result for each row, which may be an exception."""
 
 
 class QueueFull(Exception):
@@ -36,16 +36,15 @@ class _Job:
 
 
 class Batcher:
-    """Answers rows in a thread of its own, which alone touches the models.
+    """Answers rows in one thread; only this thread touches the models.
 
-    The oldest request decides what is computed next. Others for the same work join it, in the order in which they
-    came, up to ``max_rows`` rows; for these it waits until ``max_wait`` seconds have passed since it arrived. A request
-    is never split.
+    The oldest request decides what is computed next. Later requests for the same work join it in order, up to
+    ``max_rows`` rows in all; it waits for them for ``max_wait`` seconds after it arrived. A request is never split.
 
     Args:
         max_rows: rows of requests that are computed together; a request with more is computed alone.
         max_wait: seconds.
-        max_queue: rows that may wait; one that takes several forward passes counts as that many.
+        max_queue: rows that may wait; a row that takes several forward passes counts as many times.
         observe: called after each batch with its number of rows and the seconds that it took.
     """
 
@@ -62,7 +61,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Rows that no batch has taken yet, each as often as it takes forward passes."""
+        """Rows that no batch has taken yet; a row counts once for each of its forward passes."""
         return self._waiting
 
     @property
@@ -130,7 +129,7 @@ class Batcher:
 
 
 def _answer(jobs: Sequence[_Job], observe: Callable[[int, float], None]) -> None:
-    """Compute the requests together, or each for itself if that fails: one's rows must not cost others an answer."""
+    """Compute the requests together; if that fails, each alone, so that only a faulty request gets no answer."""
     jobs = [job for job in jobs if job.future.running() or job.future.set_running_or_notify_cancel()]
     if not jobs:
         return

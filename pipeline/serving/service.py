@@ -1,4 +1,4 @@
-"""Requests to answers: the models of a store, the queue before them, and the thread that loads them."""
+"""Answer requests with the models of a store: the queue, and the thread that loads models."""
 
 import asyncio
 import sys
@@ -23,11 +23,11 @@ _RETRY_SECONDS = 1
 
 @dataclass(frozen=True)
 class Explainer:
-    """What explains an answer of a model, with all that it needs in memory."""
+    """Explains answers of a model, with everything that this needs in memory."""
 
     explain: Callable[[Text], dict[str, Any]]
     passes: int
-    """The forward passes that one text takes."""
+    """Forward passes for one text."""
 
 
 class Served(Protocol):
@@ -66,14 +66,14 @@ class Shelf(Protocol):
         """The same, loaded if need be; KeyError for an unknown name."""
 
     def explainer(self, name: str) -> Explainer:
-        """What explains an answer of the model; KeyError for an unknown name."""
+        """The explainer of the model; KeyError for an unknown name."""
 
     def refresh(self) -> None:
         """Serve what the store holds now."""
 
 
 class Service:
-    """Requests to answers: the shelf, the queue before its models, and the thread that loads them."""
+    """Answers requests: it has the shelf, the queue, and the thread that loads models."""
 
     def __init__(self, shelf: Shelf, limits: Limits) -> None:
         self.shelf, self.limits = shelf, limits
@@ -81,13 +81,16 @@ class Service:
             waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded, swaps=lambda: shelf.swaps
         )
         self.batcher = Batcher(
-            max_rows=limits.batch, max_wait=limits.wait, max_queue=limits.queue, observe=self.metrics.batch
+            max_rows=limits.max_batch,
+            max_wait=limits.max_wait / 1000,
+            max_queue=limits.max_queue,
+            observe=self.metrics.batch,
         )
         self._loader: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
 
     @asynccontextmanager
     async def running(self, _app: object) -> AsyncIterator[None]:
-        """Look at the store now and then; at the end answer what is waiting."""
+        """Check the store regularly; at the end answer the requests that wait."""
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -104,7 +107,7 @@ class Service:
                 await self._loading(self.shelf.refresh)
                 last = ""
             except Exception:
-                # The next look may go better; until then the models in memory are served.
+                # The next check may succeed; until then the models in memory are served.
                 problem = traceback.format_exc()
                 if problem != last:
                     print(problem, end="", file=sys.stderr)
@@ -114,7 +117,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._loader, action, *arguments)
 
     async def model(self, name: str) -> Served:
-        """The model of a name that a request gave."""
+        """The model that a request names."""
         self.check_known(name)
         served = self.shelf.find(name)
         return await self._named(name, self.shelf.load) if served is None else served
@@ -151,9 +154,9 @@ class Service:
     def read(self, model: Served, inputs: Any) -> tuple[list[Text], bool]:
         """The texts or pairs that the model can answer, and whether it is one alone."""
         texts, single = texts_of(inputs, model.is_pair)
-        if len(texts) > self.limits.batch:
+        if len(texts) > self.limits.max_batch:
             raise too_large(
-                f"inputs has {len(texts)} texts or pairs, more than {self.limits.batch}: send fewer at once"
+                f"inputs has {len(texts)} texts or pairs, more than {self.limits.max_batch}: send fewer at once"
             )
         try:
             checked = [model.check(text, _where(number, single)) for number, text in enumerate(texts)]
@@ -161,32 +164,32 @@ class Service:
             raise unfit(str(error)) from None
         for number, text in enumerate(checked):
             longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
-            if longest > self.limits.text:
+            if longest > self.limits.max_text:
                 raise too_large(
-                    f"{_where(number, single)} has {longest} characters, more than {self.limits.text}: shorten it"
+                    f"{_where(number, single)} has {longest} characters, more than {self.limits.max_text}: shorten it"
                 )
         return checked, single
 
     async def compute(
         self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any], passes: int = 1
     ) -> list[Any]:
-        """``work`` of the rows, in the thread of the models; each takes so many forward ``passes``."""
+        """The results of ``work`` for the rows, computed in the models' thread; one row takes ``passes`` passes."""
         try:
             return await asyncio.wrap_future(self.batcher.submit(work, rows, passes))
         except QueueFull:
             raise Refused(
                 429,
                 "overloaded",
-                f"more than {self.limits.queue} texts or pairs would wait: try again in {_RETRY_SECONDS} s",
+                f"more than {self.limits.max_queue} texts or pairs would wait: try again in {_RETRY_SECONDS} s",
                 {"retry-after": str(_RETRY_SECONDS)},
             ) from None
         except Closed:
             raise _stopping() from None
 
     async def predict_all(self, body: PredictAllBody) -> dict[str, Any]:
-        """The answers of several tasks, and why those that were not named have none.
+        """The answers of several tasks, and why a task that the request did not name has none.
 
-        One task after the other: together, many would ask for more rows than the queue holds.
+        Tasks are answered one after the other: together they could need more rows than the queue holds.
         """
         answers: dict[str, Any] = {}
         refusals: dict[str, Refused] = {}
@@ -213,7 +216,7 @@ class Service:
             if name in seen:
                 raise unfit(f"tasks names {shortened(name)} twice: name each once")
             seen.add(name)
-        most = max(self.limits.models, len(self.shelf.tasks))
+        most = max(self.limits.max_models, len(self.shelf.tasks))
         if len(names) > most:
             raise too_large(f"tasks has {len(names)} names, more than {most}: send fewer at once")
 
@@ -223,8 +226,8 @@ class Service:
         if others or not single:
             raise unfit("inputs is a list: an explanation is of one text or pair")
         explainer = await self._named(name, self.shelf.explainer)
-        # One that takes more than the queue holds is computed when nothing else waits.
-        passes = min(explainer.passes, self.limits.queue)
+        # An explanation that needs more passes than the queue holds is computed when nothing else waits.
+        passes = min(explainer.passes, self.limits.max_queue)
         (result,) = await self.compute(lambda _: [explainer.explain(text)], [text], passes)
         return result
 

@@ -1,8 +1,7 @@
 """Files and folders that appear complete or not at all, and the hashes that identify them.
 
 New content is made in a hidden *staging* folder beside its place, then renamed; a folder that is removed is first
-renamed into one. The writer holds a lock in the staging folder while it works. A staging folder whose lock is free was
-therefore left by a killed process and can be cleared.
+renamed into one. The name of a staging folder has its process. Once that process has ended, the folder can be cleared.
 """
 
 import errno
@@ -17,11 +16,20 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+import psutil
 
 from pipeline.system.errors import PipelineError, writing
-from pipeline.system.locks import MACHINE, is_held, open_lock, try_lock
-from pipeline.system.process import c_library
+
+
+def _machine() -> str:
+    """A mark of the running kernel and of the container, within which a number means one process."""
+    try:
+        system = Path("/proc/sys/kernel/random/boot_id").read_text("ascii") + str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        system = os.uname().nodename
+    return sha256_text(system)[:6]
 
 
 def canonical_json(value: Any) -> str:
@@ -84,18 +92,27 @@ def file_json(value: Any) -> str:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success put it in the place of ``path``. Of several writers, the last wins.
 
-    Readers find no folder for an instant where the file system cannot exchange two names (:func:`_exchange`).
+    Where it replaces a folder, readers find none for an instant.
     """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
         temporary.mkdir()
         yield temporary
-        if not _lock_in(staging, target).exists():
+        if not _mark_in(staging, target).exists():
             # Some of the files may be gone with it, and their folder made again for the others.
             raise PipelineError(f"{path}: what was half-written was deleted meanwhile: run the same command again")
         _complete(temporary, staging)
         _replace_folder(target, temporary, staging / f"{target.name}.old")
         _flush(target.parent)
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside ``path``, for files that are needed until the end of the block."""
+    with _staging(path) as (target, staging):
+        folder = staging / target.name
+        folder.mkdir()
+        yield folder
 
 
 def remove_folder(path: Path) -> None:
@@ -109,14 +126,14 @@ def remove_folder(path: Path) -> None:
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove the staging folders that killed processes left in ``folder``: those for ``name``, or all.
 
-    A folder that was being replaced is put back. A staging folder that may be in use stays: its lock is held or cannot
-    be tried, or it was made on another machine less than a day ago (some network file systems lock only within one).
+    A folder that was being replaced is put back. A staging folder that may be in use stays: its process runs, or it was
+    made on another machine less than a day ago.
     """
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             match = _STAGING.fullmatch(entry.name)
-            if match is not None and name in (None, match["name"]):
-                _clear(folder / entry.name, folder / match["name"], match["machine"] == MACHINE)
+            if match is not None and name in (None, match["name"]) and not _may_be_in_use(folder / entry.name, match):
+                _dispose(folder / entry.name, folder / match["name"])
 
 
 def is_staging(path: Path) -> bool:
@@ -125,17 +142,17 @@ def is_staging(path: Path) -> bool:
 
 
 def leftovers(root: Path) -> list[Path]:
-    """The staging folders anywhere below ``root`` that no process is writing in."""
+    """The staging folders anywhere below ``root`` that :func:`clear_leftovers` would remove."""
     folders = []
     for folder, names, _ in os.walk(root):
         for name in names:
             match = _STAGING.fullmatch(name)
-            if match is not None and not is_held(Path(folder, name, f"{match['name']}.lock")):
+            if match is not None and not _may_be_in_use(Path(folder, name), match):
                 folders.append(Path(folder, name))
     return sorted(folders)
 
 
-CLEARED = "the next command that writes there clears them; after a reboot, once they are a day old"
+CLEARED = "the next command that writes there clears them"
 """What becomes of :func:`leftovers`."""
 
 
@@ -152,24 +169,25 @@ def size_of(path: Path) -> int:
     return total
 
 
-_STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})[0-9a-f]{8}\.tmp", re.DOTALL)
+_MACHINE = _machine()
+_STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})-(?P<process>\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
+_A_DAY = 24 * 60 * 60.0
 
 
 @contextmanager
 def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
-    """The place to write ``path`` and a locked hidden folder beside it, which is deleted at the end."""
+    """The place to write ``path`` and a hidden folder beside it, which is deleted at the end."""
     target = Path(os.path.realpath(path))  # not a link is replaced, but what it points to
     make_folder(target.parent)
     with writing(path):
         if not _may_be_replaced(target):
             raise PipelineError(f"cannot write {path}: not a regular file, which it would replace: name another place")
         clear_leftovers(target.parent, target.name)
-        staging, lock = _locked_staging(target)
-        with lock:
-            try:
-                yield target, staging
-            finally:
-                _dispose(staging, target)
+        staging = _new_staging(target)
+        try:
+            yield target, staging
+        finally:
+            _dispose(staging, target)
 
 
 def _may_be_replaced(target: Path) -> bool:
@@ -181,31 +199,24 @@ def _may_be_replaced(target: Path) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
-def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
-    while True:
-        staging = target.with_name(f".{target.name}.{MACHINE}{uuid.uuid4().hex[:8]}.tmp")
-        staging.mkdir()
-        with suppress(FileNotFoundError):  # another process cleared it before it was locked
-            file = _lock_in(staging, target)
-            lock, locked = open_lock(file), True
-            with suppress(OSError):  # no locks here, so nobody else clears this either
-                locked = try_lock(lock)
-            if locked and file.exists():
-                return staging, lock
-            lock.close()
+def _new_staging(target: Path) -> Path:
+    staging = target.with_name(f".{target.name}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    staging.mkdir()
+    _mark_in(staging, target).touch()
+    return staging
 
 
-def _lock_in(staging: Path, target: Path) -> Path:
-    return staging / f"{target.name}.lock"
+def _mark_in(staging: Path, target: Path) -> Path:
+    """A file that is missing where ``staging`` was deleted while it was in use, though it was made again."""
+    return staging / f"{target.name}.mark"
 
 
-def _clear(staging: Path, target: Path, same_machine: bool) -> None:
-    with suppress(OSError):
-        if not same_machine and time.time() - staging.stat().st_mtime < 24 * 60 * 60:
-            return
-        with open_lock(_lock_in(staging, target)) as lock:
-            if try_lock(lock):
-                _dispose(staging, target)
+def _may_be_in_use(staging: Path, name: re.Match[str]) -> bool:
+    with suppress(OSError, psutil.NoSuchProcess):
+        if name["machine"] != _MACHINE:
+            return time.time() - staging.stat().st_mtime < _A_DAY
+        return psutil.Process(int(name["process"])).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _dispose(staging: Path, target: Path) -> None:
@@ -218,17 +229,15 @@ def _dispose(staging: Path, target: Path) -> None:
 
 
 def _complete(new: Path, staging: Path) -> None:
-    """Give the new files and folders the permissions that the umask allows, and flush them to disk.
+    """Let all read the new files whom the umask lets, and flush them to disk.
 
-    Some libraries write for the owner alone (safetensors: 0600), so that others could not read a shared store.
+    safetensors writes for the owner alone (0600): others could not use a shared store.
     """
     # Read off the staging folder: asking for the umask would change it for all threads.
-    allowed = staging.stat().st_mode & 0o777
+    allowed = staging.stat().st_mode & 0o666
     for path in (new, *new.rglob("*")):
-        mode = path.lstat().st_mode
-        shared = mode | (allowed if stat.S_ISDIR(mode) else allowed & 0o666)
-        if shared != mode:
-            path.chmod(stat.S_IMODE(shared))
+        if path.is_file():
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | allowed)
         _flush(path)
 
 
@@ -245,23 +254,13 @@ def _replace_folder(target: Path, new: Path, old: Path) -> None:
     """Rename ``new`` to ``target``. A folder that has this name is deleted, by way of the name ``old``."""
     while True:
         try:
-            if not target.is_dir():
-                new.rename(target)
-            elif not _exchange(new, target):
+            if target.is_dir():
                 target.rename(old)
-                new.rename(target)
-                shutil.rmtree(old)
+            new.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
             return
         except OSError as error:
             # Another process may put a folder there, or take it away, at any moment.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not new.exists():
                 raise
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step; False if the C library, the system or the file system cannot (NFS, FUSE, macOS)."""
-    at_fdcwd, rename_exchange = -100, 2  # from Linux's fcntl.h and stdio.h
-    paths = at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second)
-    rename = getattr(c_library(), "renameat2", None)
-    return rename is not None and rename(*paths, rename_exchange) == 0

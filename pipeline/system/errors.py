@@ -46,6 +46,8 @@ READING = _MACHINE | {
     errno.EPERM: "permission denied: make it readable",
 }
 
+ONE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Refusals to read a file that concern this file alone."""
 
 BUG = "a bug: "
 """What the reason of a failed cell begins with where the fault is not the user's."""
@@ -55,9 +57,27 @@ class PipelineError(Exception):
     """A mistake the user can fix, printed by the command line (status 2). Whatever else is raised is a bug."""
 
 
+class MachineError(PipelineError):
+    """The machine refuses: the disk is full, the store cannot be read. The next run would meet the same refusal."""
+
+
+@contextmanager
+def machine_errors() -> Iterator[None]:
+    """Turn an :class:`OSError` for which the program is not at fault into a :class:`MachineError`."""
+    try:
+        yield
+    except OSError as error:
+        if (reason := refusal(error)) is None:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        raise MachineError(
+            f"{where}{reason}. Finished work is kept; fix this and run the same command again"
+        ) from error
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write ``path`` into a :class:`PipelineError`."""
+    """Turn the operating system's refusal to write ``path`` into a :class:`MachineError`."""
     try:
         yield
     except Exception as error:
@@ -69,7 +89,7 @@ def writing(path: Path) -> Iterator[None]:
         if reason is None:
             raise
         remedy = "free some space or name another place" if number in _FULL else "name another place for it"
-        raise PipelineError(
+        raise MachineError(
             f"cannot write {path}: {reason}. Finished work is kept: {remedy} (--store, --reports, --output), and run"
             " the same command again"
         ) from error

@@ -1,10 +1,9 @@
-"""The process itself: its threads and memory, whether it speaks for those that train with it, and how signals end it.
+"""The process itself: its threads, whether it speaks for those that train with it, and how signals end it.
 
 After Ctrl-C, SIGTERM or SIGHUP (a terminal or connection that is gone) one line says what is kept, and the exit status
 is what a shell expects, 128 + the signal.
 """
 
-import ctypes
 import logging
 import os
 import re
@@ -12,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -20,9 +19,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Those that ask the process to end."""
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
-_DECAY = ("arenas.dirty_decay_ms", "arenas.muzzy_decay_ms")  # of jemalloc's arenas to come
-_LARGE = 16 * 2**20  # bytes, more than the least that jemalloc takes from its arena for large blocks
 
 
 def is_main_process() -> bool:
@@ -36,7 +32,7 @@ def cores() -> int:
 
 
 def set_up() -> None:
-    """Before torch is imported, let threads spin briefly and keep freed memory, unless the environment objects.
+    """Before torch is imported, let threads spin briefly, unless the environment objects.
 
     Libraries report errors alone from then on; what else they say is expected, or said in our words.
     """
@@ -49,52 +45,11 @@ def set_up() -> None:
     # costs next to nothing and gives way soon.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # Each step frees memory that the next one allocates again. In between, allocators give large blocks to the system,
-    # which then clears every page anew: up to 240 MB a step with SMART, an eighth of its time with glibc's.
-    if not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        with suppress(AttributeError):
-            c_library().mallopt(_MMAP_MAX, 0)
-            c_library().mallopt(_TRIM_THRESHOLD, -1)
-        with suppress(AttributeError):
-            _keep_large_blocks(c_library())
 
 
 def is_loss_of_another(error: RuntimeError) -> bool:
     """Whether torch says with ``error`` that another of the processes that train together is gone."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and re.search("gloo|NCCL|TCPStore", str(error)) is not None
-
-
-def give_back_memory() -> None:
-    """Return freed memory to the kernel, at the end of a training: the next one may need far less."""
-    with suppress(AttributeError):
-        c_library().malloc_trim(0)
-    with suppress(AttributeError):
-        c_library().mallctl(b"arena.4096.purge", None, None, None, ctypes.c_size_t(0))  # 4096 is MALLCTL_ARENAS_ALL
-
-
-def _keep_large_blocks(library: Any) -> None:
-    """Let jemalloc keep freed blocks of 8 MB and more, such as the gradient of embeddings.
-
-    Its arena for these is made with the first one, and would give each back at once. Smaller blocks it gives back
-    slowly. Kept as well, they take several times the memory that is in use, since it does not cut large free ranges up
-    for small blocks.
-
-    Raises:
-        AttributeError: another allocator is in use.
-    """
-    usual = [ctypes.c_ssize_t(), ctypes.c_ssize_t()]
-    size, forever = ctypes.c_size_t(ctypes.sizeof(usual[0])), ctypes.c_ssize_t(-1)
-    for name, value in zip(_DECAY, usual, strict=True):
-        library.mallctl(name.encode(), ctypes.byref(value), ctypes.byref(size), ctypes.byref(forever), size)
-    library.malloc.restype = ctypes.c_void_p
-    library.free(ctypes.c_void_p(library.malloc(ctypes.c_size_t(_LARGE))))
-    for name, value in zip(_DECAY, usual, strict=True):
-        library.mallctl(name.encode(), None, None, ctypes.byref(value), size)
-
-
-def c_library() -> Any:
-    """The C library. Its attributes raise AttributeError where it lacks glibc's functions."""
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Interrupted(KeyboardInterrupt):

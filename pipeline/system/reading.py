@@ -9,14 +9,14 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.system.errors import READING, PipelineError, validation_problems
+from pipeline.system.errors import ONE_FILE, READING, MachineError, PipelineError, validation_problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,7 +25,8 @@ _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
 # What libraries raise for content they cannot read; an OSError without a number is Arrow's.
 _CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
-_FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "LZMAError", "error")
+_ARROW = ("ArrowException", "ArrowNotImplementedError")
+_FOREIGN = (*_ARROW, "SafetensorError", "BadZipFile", "LZMAError", "ReadError", "error")
 
 
 @contextmanager
@@ -44,7 +45,8 @@ def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterato
         reason = _reason(error, f": {remedy}" if remedy else "")
         if reason is None:
             raise
-        raise PipelineError(f"{file}: {reason}") from error
+        is_refusal = isinstance(error, OSError) and error.errno in READING and error.errno not in ONE_FILE
+        raise (MachineError if is_refusal else PipelineError)(f"{file}: {reason}") from error
 
 
 def _reason(error: Exception, remedy: str) -> str | None:
@@ -116,3 +118,40 @@ def read_model(model: type[Model], file: Path, remedy: str) -> Model:
     text = read_text(file, remedy)
     with reading(file, remedy):
         return model.model_validate_json(text)
+
+
+class ModelFiles(Generic[Model]):
+    """Files that each hold one ``model`` as JSON, each parsed again only when it has changed.
+
+    ``remedy`` says what to do about a damaged one.
+    """
+
+    def __init__(self, model: type[Model], remedy: str) -> None:
+        self._model, self._remedy = model, remedy
+        self._read: dict[Path, tuple[tuple[int, ...], Model]] = {}
+
+    def read(self, file: Path) -> Model | None:
+        """The model in ``file`` as it is on disk now; None if there is no such file."""
+        try:
+            with reading(file):
+                status = file.stat()
+            stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+            if file not in self._read or self._read[file][0] != stamp:
+                self._read[file] = stamp, read_model(self._model, file, self._remedy)
+        except PipelineError as error:
+            # Another process may delete it between two looks. A link to nothing is damage.
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) and not file.is_symlink():
+                return None
+            raise
+        return self._read[file][1]
+
+    def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
+        """The model of each of ``files`` that exists, or why it cannot be read."""
+        found: dict[Path, Model | PipelineError] = {}
+        for file in files:
+            try:
+                if (model := self.read(file)) is not None:
+                    found[file] = model
+            except PipelineError as error:
+                found[file] = error
+        return found

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import give_back_memory
 from pipeline.training.devices import on_gpu
 from pipeline.training.process_group import process_count
 from pipeline.training.sharding import is_sharded
@@ -36,7 +35,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 def reset_peak_memory() -> None:
     """Reset the peak, so that a small run after a big one does not inherit it."""
-    _free()
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
     if on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
@@ -97,7 +96,7 @@ def host_gb_for_each(processes: int) -> float:
 
 def free_host_bytes() -> int:
     """Free memory of the machine, or what the container's limit leaves of it."""
-    _free()
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
     available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int((_CONTAINER / "memory.max").read_text()) - _held_by_container())
@@ -108,8 +107,3 @@ def _held_by_container() -> int:
     """Bytes that its processes hold, without cached files that the kernel gives up where it needs room."""
     cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
     return int((_CONTAINER / "memory.current").read_text()) - (int(cached[1]) if cached else 0)
-
-
-def _free() -> None:
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
-    give_back_memory()

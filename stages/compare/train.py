@@ -1,8 +1,13 @@
-"""Trains the missing jobs of a study, each once: one after the other in this process, or several at once in a pool."""
+"""Trains the missing jobs of a study, each once: one after the other in this process, or several at once in a pool.
+
+A job that fails leaves the others alone. What the machine refuses, such as to write on a full disk, it would refuse the
+next job too: this ends the study, after the jobs that are running.
+"""
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.text import Text
@@ -11,7 +16,7 @@ from pipeline.executors.pool import Outcome, Pool, bug
 from pipeline.records.ledger import RunBusy
 from pipeline.runs.training_run import TrainingRun
 from pipeline.settings.kinds import KINDS
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import MachineError, PipelineError, machine_errors
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process, process_count
 from pipeline.training.progress import console
@@ -47,14 +52,15 @@ def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRu
         return None
     run: TrainingRun | EnsembleRun | None = None
     try:
-        run = jobs.known.run(job)
-        jobs.finish(job, run.get())
+        with machine_errors():
+            run = jobs.known.run(job)
+            jobs.finish(job, run.get())
     except RunBusy:
         return run
+    except MachineError:
+        raise
     except PipelineError as error:
         jobs.fail(job, error)
-    except OSError:  # whatever the machine refuses it would refuse the next run too, as where the disk is full
-        raise
     except Exception as error:
         if process_count() > 1:  # the processes that train together would wait for this one
             raise
@@ -83,20 +89,37 @@ class _InPool:
             self.workspace = replace(self.workspace, cache_gb=min(self.workspace.cache_gb, memory / 2))
         self.running: dict[int, Job] = {}
         self.elsewhere: dict[Job, Ended] = {}
+        self.refusal: MachineError | None = None
 
     def train(self) -> None:
+        """Train what is missing. Once the machine refuses something, let the jobs that run end, and start no other."""
         pool, places = self.pool, ""
         with console.status("") as status:
             while missing := self.jobs.missing:
+                if self.refusal is not None and not self.running:
+                    raise self.refusal
                 if pool.places != places:
                     places = pool.places
                     notice(places)
-                if self._start(missing):
+                is_settled = False
+                with self._refusals():
+                    is_settled = self.refusal is None and self._start(missing)
+                if is_settled:
                     continue  # what builds on a job that is settled may come before the rest
                 names = ", ".join(job.title for job in self.running.values())
                 status.update(Text(f"{len(self.running)} running: {names}", no_wrap=True, overflow="ellipsis"))
                 for number, outcome in pool.wait(POLL_SECONDS):
-                    self._take(self.running.pop(number), outcome)
+                    with self._refusals():
+                        self._take(self.running.pop(number), outcome)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Keep the machine's first refusal."""
+        try:
+            with machine_errors():
+                yield
+        except MachineError as error:
+            self.refusal = self.refusal or error
 
     def _start(self, missing: Sequence[Job]) -> bool:
         """Start as many of the ``missing`` jobs as the pool takes; whether one needed no training instead."""
@@ -148,6 +171,8 @@ class _InPool:
                 raise outcome.error or PipelineError("its worker ended without a result: see standard error")
             workspace = self.jobs.workspace.on(job.backbone)
             self.jobs.finish(job, appeared(ended.run, workspace, job in self.jobs.known.kept))
+        except MachineError:
+            raise
         except PipelineError as error:
             self.jobs.fail(job, error)
         self.progress.end(job, outcome.place, self.pool.at_once)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-SUITE_CASES = 300
+SUITE_CASES = 100
 
 # Settings are fixed when a test is decorated, before pytest knows how many there are.
 _PROPERTIES = sum(

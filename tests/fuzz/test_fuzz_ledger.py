@@ -19,7 +19,6 @@ from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
@@ -35,7 +34,7 @@ from stages.report import report
 from stages.run_comparison import compare_runs
 from stages.runs import Runs
 from tests.fuzz.fuzz_cases import fuzzed
-from tests.fuzz.fuzz_documents import NAMES, as_bytes, damaged_bytes, texts
+from tests.fuzz.fuzz_documents import as_bytes, damaged_bytes, texts
 from tests.fuzz.fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -91,7 +90,6 @@ def use(reports: Path, run: str) -> None:
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in KINDS]
     assert str(Estimate(Workspace("nano", None, reports / "store", reports)).total(jobs))
-    agreement({task: float(number) for number, task in enumerate(NAMES)}, trained_alone(ledger, "sst"))
     for runs in (None, RUNS):
         with suppress(PipelineError):
             ensemble(find_task("sst"), "other", reports, runs=runs)

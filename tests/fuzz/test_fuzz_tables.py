@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
+from pipeline.data.cells import as_label
+from pipeline.data.foreign import read_foreign
 from pipeline.data.load import read_test_texts
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import read_table, write_table
@@ -230,6 +233,76 @@ def test_a_task_is_made_of_any_table_or_refused(
         task = find_task("mine", folder / "data")
         load_task_data(task, folder / "data")
         assert check_task(folder / "data" / "mine")
+
+
+people_labels = st.sampled_from([
+    ["pos", "neg"], [["pos"], ["neg"]], [["pos"], ["neg"], ["pos", "neg"]], ["['pos']", "['neg']"], ["__label__a", "b"],
+    [*range(7)], [*range(100, 130)], ["1.1", "1.10", "2.0"], [-1, 0, 1, 2], ["-", "yes", "no"], ["+1", "-1"],
+    [b"good", b"bad"], [True, False, None], ["rare", *["x", "y"] * 9], [0.5, 1.5, 2.5],
+])  # fmt: skip
+people_columns = st.sampled_from(["label", "class_id", "target", "y", "labels", "category", "score"])
+
+
+@st.composite
+def people_tables(draw: st.DrawFn) -> tuple[str, dict[str, list[Any]]]:
+    """A suffix and columns as people have them: lists, ids or bytes as labels, equal texts, columns without a name."""
+    suffix, size = draw(st.sampled_from([*SUFFIXES, ".xlsx"])), draw(st.integers(20, 60))
+    values, label = draw(people_labels), draw(people_columns)
+    texts: list[Any] = [f"unique text number {row} here" for row in range(size)]
+    for _ in range(draw(st.integers(0, 3))):  # equal texts, and blanks, which xlsx may have in merged cells
+        start, count = draw(st.integers(0, size - 1)), draw(st.integers(1, 8))
+        texts[start : start + count] = [draw(st.sampled_from(["thank you", " Thank  you", None, ""]))] * count
+    if draw(st.booleans()):  # a class without texts
+        texts[:size] = [None if values[row % len(values)] == values[0] else texts[row] for row in range(size)]
+    columns = {"text": texts[:size], label: [values[row % len(values)] for row in range(size)]}
+    others = st.sampled_from(["text_pair", "story", "id", "ID", " note", "Unnamed: 2", "Unnamed: 3", "x"])
+    for name in draw(st.lists(others, max_size=4, unique=True)):
+        columns[name] = draw(st.sampled_from([[None] * size, [f"some other words {row}" for row in range(size)]]))
+    names = draw(st.permutations(sorted(columns)))
+    return suffix, {name: columns[name] for name in names}
+
+
+def people_file(file: Path, columns: dict[str, list[Any]], separator: str) -> None:
+    if file.suffix in (".parquet", ".jsonl"):
+        table = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
+        table.to_parquet(file) if file.suffix == ".parquet" else write_table(table, file)
+        return
+    header = ["" if name.startswith("Unnamed") else name for name in columns]
+    rows = zip(*columns.values(), strict=True)
+    if file.suffix == ".xlsx":
+        cells = [[cell if isinstance(cell, int | float) else cell and str(cell) for cell in row] for row in rows]
+        pd.DataFrame(cells).to_excel(file, index=False, header=header)
+    else:
+        text = io.StringIO()
+        csv.writer(text, delimiter=separator).writerows([header, *rows])
+        file.write_text(text.getvalue(), encoding="utf-8")
+
+
+@fuzzed(people_tables(), st.sampled_from(",;\t|"), st.none() | st.sampled_from(["classes", "score"]))
+def test_no_class_row_or_column_disappears_without_a_line(
+    room: Any, table: tuple[str, dict[str, list[Any]]], separator: str, kind: Any
+) -> None:
+    suffix, columns = table
+    with room() as folder:
+        file = folder / f"mine{suffix}"
+        people_file(file, columns, separator)
+        try:
+            said = new_task(file, folder / "data", kind=kind)
+        except PipelineError as error:
+            assert "\n" not in str(error)
+            return
+        task, raw = find_task("mine", folder / "data"), read_foreign(file).rows
+        parts = [read_table(one) for one in (folder / "data" / "mine").iterdir() if one.suffix != ".toml"]
+        left_out = sum(
+            int(count.replace(",", "")) for count in re.findall(r"^left out: ([\d,]+) row", said, re.MULTILINE)
+        )
+        assert len(raw) == sum(map(len, parts)) + left_out
+        named = re.findall(r"(\d+) columns? without a name", said)
+        blank = [name for name in raw if name.startswith("Unnamed: ") and name not in said]
+        assert len(blank) == sum(map(int, named))
+        assert all(name in said or name in ("id", "ID") for name in raw if name not in blank)
+        for name in {as_label(value) for value in raw[task.label]} - {None} if task.classes else ():
+            assert name in map(as_label, task.classes) or f"class {name!r} is lost" in said
 
 
 written_texts = (st.sampled_from(ODD_TEXTS) | st.text()).filter(lambda text: text != "" and is_writable(text))

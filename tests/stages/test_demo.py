@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
-from pipeline.system.locks import MACHINE
 from stages import demo_tasks
 from stages.demo import _claim, demo
 from stages.studies import find_study
+from tests.processes import left_behind
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -98,7 +98,7 @@ def test_a_demo_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_demo_that_was_killed_while_it_wrote_its_seed_begins_again(tmp_path: Path) -> None:
-    left = tmp_path / f".demo.json.{MACHINE}00000000.tmp"
+    left = left_behind(tmp_path, "demo.json")
     left.mkdir()
     (left / "demo.json.lock").touch()
     _claim(tmp_path, 0)

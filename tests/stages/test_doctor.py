@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
@@ -19,6 +18,7 @@ from stages import doctor
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import SST, save_ensemble, save_fusion
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS, RUN, record
+from tests.processes import left_behind
 
 Diagnosis = Callable[[], tuple[int, list[tuple[str, str, str]]]]
 Harm = Callable[[Path], object]
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 def diagnosis(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diagnosis:
     """The exit status, and each finding as state, topic, text with remedy."""
     monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(doctor, "_product_seconds", lambda _device, _dtype: 1.0)
+    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 1.0})
     monkeypatch.setattr(doctor, "resolve_precision", lambda _: "fp32")
 
     def run() -> tuple[int, list[tuple[str, str, str]]]:
@@ -91,8 +91,8 @@ def replace_by_file(folder: Path) -> None:
         (lambda root: (root / f"reports/runs/{RUN}/run.json").write_text("{"), "problem", "ledger", "delete it"),
         (lambda root: (root / f"reports/runs/{RUN}").rename(root / "reports/runs/copy"), "problem", "ledger", "rename"),
         (lambda root: make(root / "reports/runs/killed/checkpoint/state"), "note", "ledger", "1 unfinished runs"),
-        (lambda root: make(root / "reports/few/.page.0000001234abcd.tmp/page"), "note", "leftovers", "next command"),
-        (lambda root: replace_by_file(root / "reports"), "problem", "disk of --reports", "a file"),
+        (lambda root: make(left_behind(root / "reports/few", "page") / "page"), "note", "leftovers", "next command"),
+        (lambda root: replace_by_file(root / "reports"), "problem", "disk of --reports", "not a folder"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_what_to_fix(
@@ -143,7 +143,7 @@ def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
     assert found(backbone="mine")[0] == (
         "problem", "backbone 'mine': the folder has no config.json: give the folder of an encoder "
     )  # fmt: skip
-    assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id give another --backbone")
+    assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id: give another --backbone ")
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,8 @@ def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, pla
     Ledger(place / "reports").finish(lost, CURVE, PREDICTIONS)
     status, findings = diagnosis()
     notes = [text for state, text in lines_of("ledger", findings) if state == "note"]
-    assert (status, len(notes)) == (0, 2)
-    assert "lost its weights.safetensors" in notes[0]
-    assert "artifacts of 1 finished runs are not in" in notes[1]
+    assert (status, len(notes)) == (0, 1)
+    assert "1 finished runs lost their model, first eeeeeeeeeeee" in notes[0]
 
 
 def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
@@ -182,9 +181,7 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     assert lines_of("ensembles", diagnosis()[1]) == []  # no record, but an artifact
     save_ensemble(place / "reports", "both", RUN, "e" * 12)
     ((state, text),) = lines_of("ensembles", diagnosis()[1])
-    assert state == "problem" and text.startswith(
-        f"ensemble both cannot predict: members without their models: {'e' * 12} "
-    )
+    assert state == "problem" and text.startswith("ensemble both cannot predict")
 
 
 def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
@@ -199,7 +196,7 @@ def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: 
         (place / f"store/adapters/sst/{number:012x}").mkdir()
     status, findings = diagnosis()
     problems = lines_of("store", findings)
-    assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more store verify names them all")
+    assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more ")
 
 
 @pytest.mark.parametrize(("free", "state"), [(2**20, "problem"), (2**31, "note"), (2**40, "ok")])
@@ -220,7 +217,7 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(
     problems = [text for state, text in lines_of("versions", findings) if state == "problem"]
     assert (status, len(problems)) == (1, 2)
     assert "pip install 'torch>=99'" in problems[0]
-    assert problems[1] == "no-such-package is not installed pip install 'no-such-package>=1'"
+    assert problems[1] == "no-such-package is missing, not no-such-package>=1 pip install 'no-such-package>=1'"
 
 
 @pytest.fixture
@@ -257,7 +254,7 @@ def test_the_hub_answers_fails_or_is_not_there(
     monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", False)
     served, answers = server
     monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{served.server_port}")
-    for status, state in ((200, "ok"), (404, "ok"), (503, "note")):
+    for status, state in ((200, "ok"), (503, "note")):
         answers[0] = status
         assert hub()[0] == state
     with socket.socket() as closed:
@@ -274,9 +271,7 @@ def test_the_hub_answers_fails_or_is_not_there(
 def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
-    seconds = {"torch.float32": 2.0, "torch.bfloat16": 0.5}
-    monkeypatch.setattr(doctor, "_product_seconds", lambda _device, dtype: seconds[str(dtype)])
-    monkeypatch.setattr(doctor.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 2.0, "bf16": 0.5})
     monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
     expected = {
         "cores": ("note", "load 1000.0"),
@@ -289,22 +284,6 @@ def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monke
     assert part in text
 
 
-@pytest.mark.parametrize(
-    ("functions", "gpu", "noted"),
-    [
-        (("gnu_get_libc_version",), False, True),
-        (("gnu_get_libc_version",), True, False),
-        (("gnu_get_libc_version", "mallctl"), False, False),
-        ((), False, False),
-    ],
-)
-def test_a_faster_allocator_is_recommended_where_it_helps(
-    functions: tuple[str, ...], gpu: bool, noted: bool, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "on_gpu", lambda: gpu)
-    monkeypatch.setattr(doctor, "c_library", lambda: SimpleNamespace(**dict.fromkeys(functions)))
-    assert any("jemalloc" in text for _, text in lines_of("memory", diagnosis()[1])) is noted
-
-
 def test_the_measurement_runs_here() -> None:
-    assert doctor._timed(torch.ones(4, 4), torch.ones(4, 4)) > 0
+    seconds = doctor._product_seconds()
+    assert "fp32" in seconds and min(seconds.values()) > 0

@@ -179,7 +179,7 @@ def test_the_card_names_the_data_and_terms_of_all_tasks_that_a_model_was_trained
         export("films", tmp_path / record.kind, place, format_of("adapterhub"), using=record.run)
         text = (tmp_path / record.kind / "README.md").read_text()
         assert sentence in text
-        assert "Of the data of `films`: as films asks. Of the data of `meals`: as meals asks. The terms of" in text
+        assert "Data of `films`: as films asks. Data of `meals`: as meals asks. The terms of" in text
 
 
 def test_the_card_of_a_fusion_names_what_its_adapters_were_trained_on_before(

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.cli.printing import print_run
 from pipeline.records.run_record import RunRecord
-from pipeline.runs import agreement, gates, initial, ranking, training_run
+from pipeline.runs import gates, initial, ranking, training_run
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -160,37 +160,6 @@ def test_gates_are_tried_for_no_more_sources_than_may_be(
     printed = capsys.readouterr().err
     assert "explain, by source on 96 training rows: meals " in printed and "; chosen: meals\n" in printed
     assert "films: gates start at meals 1; " in printed
-
-
-def test_a_ranking_is_compared_with_what_each_source_came_to(
-    stocked: Workspace,
-    quick: Quick,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(agreement, "LEAST_SOURCES", 3)
-    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", epochs=1, gate_start=1.0)
-    scores = {}
-    for source in ("coins", "meals", "pairs"):
-        assert "(Spearman)" not in capsys.readouterr().err
-        scores[source] = fuse("films", recipe, place, seed=1, sources=source).record.score("films").value
-    (group,) = agreement.trained_alone(place.ledger, "films")
-    assert group == scores
-    fused(stocked, quick, tmp_path)
-    assert "films: 3 of these sources have a run of their own: the rankings agree by " in capsys.readouterr().err
-
-
-def test_rankings_agree_as_far_as_they_order_the_same_sources_alike() -> None:
-    fits = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1, "e": 0.0}
-    alike, reversed_ = dict(zip("abcdf", (9, 8, 7, 6, 10), strict=True)), dict(zip("abcd", (1, 2, 3, 4), strict=True))
-    said = "4 of these sources have a run of their own: the rankings agree by {} (Spearman)"
-    assert agreement.agreement(fits, [alike]) == said.format("1.00")
-    assert agreement.agreement(fits, [alike, reversed_]) == said.format("0.00")
-    few, equal = {"a": 1.0, "b": 2.0, "c": 3.0}, dict.fromkeys("abcd", 0.5)
-    for useless in ([], [few], [equal]):
-        assert agreement.agreement(fits, useless) is None
-    assert agreement.agreement(dict.fromkeys("abcd", 0.0), [alike]) is None
 
 
 @pytest.mark.parametrize("damaged", [False, True])

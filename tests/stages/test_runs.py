@@ -28,6 +28,7 @@ from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save, save_ensemble
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
+from tests.processes import left_behind
 
 FIRST, SECOND, LATER, ALONE = "a" * 12, "b" * 12, "c" * 12, "d" * 12
 Run = Callable[..., tuple[int, list[str], str]]
@@ -500,8 +501,9 @@ def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: P
     for run in (FIRST, "e" * 12):
         interrupt(ledger, run)
     (ledger.folder(FIRST) / "weights.safetensors").write_bytes(b"x" * 3000)
-    (tmp_path / "reports/.page.0000001234abcd.tmp").mkdir()
-    (tmp_path / "reports/.page.0000001234abcd.tmp/page").write_bytes(b"x" * 70)
+    staging = left_behind(tmp_path / "reports", "page")
+    staging.mkdir()
+    (staging / "page").write_bytes(b"x" * 70)
     status, out, _ = verb("du", "--json")
     found = json.loads(out[-1])
     parts = {part["name"]: (part["count"], part["bytes"]) for part in found["parts"]}

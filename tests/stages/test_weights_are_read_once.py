@@ -56,3 +56,16 @@ def test_load_and_predict_read_every_tensor_once(shop: Shop) -> None:
         model = load("films", store=shop.store, backbone=str(backbone), data=shop.workspace.data)
         model.predict(["the film is good"])
     assert set(reads.values()) == {1}
+
+
+def test_a_server_reads_every_tensor_once_for_all_its_models(shop: Shop) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    from stages.serve import StoreShelf
+
+    backbone = Path(shop.workspace.backbone_name)
+    with reads_of(backbone) as reads:
+        shelf = StoreShelf.open(shop.store, "films", str(backbone), "fp32")
+        for model in shelf.models():
+            shelf.explainer(model["name"])
+    assert shelf.loaded == len(shelf.models()) > 1
+    assert set(reads.values()) == {1}

@@ -82,8 +82,8 @@ def test_named_columns_are_taken_among_many_without_a_name() -> None:
     ("rows", "options", "said"),
     [
         (table(message=None, **{"Unnamed: 1": SENTENCES}), {}, "the first row names only 2 of 3 columns: delete"),
-        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "only 1 of 2 columns: .* or name the columns"),
-        (TITLED, {}, "rows.csv: the first row names only 1 of 4 columns: delete the rows above the header, or"),
+        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "only 1 of 2 columns: .* name the columns"),
+        (TITLED, {}, "rows.csv: the first row names only 1 of 4 columns: delete the rows above the header"),
         (TITLED, {"text": ["message"], "label": "queue"}, "the first row names only 1 of 4 columns"),
         (table(), {"text": ["body"]}, "no column 'body'; the columns are"),
         (table(), {"text": ["date", "message", "queue"]}, "--text date,message,queue: name one column, or two"),

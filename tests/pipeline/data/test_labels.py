@@ -70,7 +70,7 @@ def test_the_kind_may_be_given() -> None:
         # Several labels a row.
         (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows with several labels are not supported"),
         (table(queue=[{"lang": "en"}, "a"]), {}, "holds objects, such as {'lang': 'en'}: put the label into a column"),
-        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \[\]: rows with several labels"),
+        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \['a', 'b'\] in rows 2, 4"),
         (table(queue=[np.array(["a", "b"]), "a"]), {}, "holds lists, such as array"),  # as parquet has them
         (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also occur alone"),
         (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also occur alone"),

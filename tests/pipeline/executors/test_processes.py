@@ -18,6 +18,7 @@ import pytest
 from pipeline.executors.frames import send
 from pipeline.executors.pool import Outcome, Pool
 from pipeline.executors.processes import _Processes, processes
+from pipeline.system.errors import MachineError, PipelineError
 from pipeline.system.process import cores
 from tests.pipeline.executors.cells import full_disk, once_killed, printing, refuse
 from tests.processes import in_a_process
@@ -40,8 +41,9 @@ def test_cells_end_with_values_or_errors_and_none_stops_another() -> None:
         refused, disk, bug, printed, last = outcomes(
             pool, refuse, full_disk, partial(math.sqrt, -1), printing, partial(math.sqrt, 9)
         )
-    assert str(refused.error) == "fix this"
-    assert str(disk.error) == "reports/run.json: the disk is full"
+    assert (type(refused.error), str(refused.error)) == (PipelineError, "fix this")
+    assert isinstance(disk.error, MachineError)
+    assert "reports/run.json: the disk is full" in str(disk.error)
     assert "a bug: ValueError" in str(bug.error)
     assert (printed.error, last.value) == (None, 3)
 

@@ -206,7 +206,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 def test_what_cannot_be_answered_is_one_clear_message(
     client: Client, address: str, body: Any, status: int, message: str
 ) -> None:
-    opened = client(body=200, batch=3)
+    opened = client(max_body=200, max_batch=3)
     sent = {"content": body} if isinstance(body, bytes) else {"json": body}
     answer = opened.post(address, **sent)
     assert answer.status_code == status
@@ -218,7 +218,7 @@ def test_what_cannot_be_answered_is_one_clear_message(
 
 
 def test_a_body_without_a_length_is_read_no_further_than_the_limit(client: Client) -> None:
-    address = client(body=1000).base_url
+    address = client(max_body=1000).base_url
     with socket.create_connection((address.host, address.port), timeout=30) as opened:
         opened.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         for _ in range(11):
@@ -252,7 +252,7 @@ def test_head_asks_whether_the_server_is_there(address: str, status: int, client
 
 
 def test_a_full_queue_is_429_with_the_time_to_wait_and_loses_none(client: Client, shelf: FakeShelf) -> None:
-    opened = client(queue=2, batch=1, wait=0.0)
+    opened = client(max_queue=2, max_batch=1, max_wait=0.0)
     films = shelf.served["films"]
     films.open.clear()
     with ThreadPoolExecutor(8) as pool:
@@ -270,7 +270,7 @@ def test_a_full_queue_is_429_with_the_time_to_wait_and_loses_none(client: Client
 def test_an_explanation_takes_the_room_of_its_passes_and_no_more_than_there_is(
     client: Client, shelf: FakeShelf
 ) -> None:
-    opened = client(queue=4, batch=1, wait=0.0)
+    opened = client(max_queue=4, max_batch=1, max_wait=0.0)
     films = shelf.served["films"]
     films.open.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -290,7 +290,7 @@ def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_que
     client: Client, shelf: FakeShelf
 ) -> None:
     shelf.served |= {f"task{number}": Fake(f"task{number}@1") for number in range(20)}
-    answer = client(queue=8, batch=8, wait=0.0).post("/predict/all", json={"inputs": ["a"] * 8})
+    answer = client(max_queue=8, max_batch=8, max_wait=0.0).post("/predict/all", json={"inputs": ["a"] * 8})
     assert answer.status_code == 200
     assert answer.json()["answers"].keys() == shelf.served.keys() - {"pairs"}
 
@@ -307,14 +307,14 @@ def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_que
 def test_names_of_tasks_are_refused_before_anything_is_loaded(
     tasks: list[str], status: int, message: str, client: Client, shelf: FakeShelf
 ) -> None:
-    answer = client(body=2**22, models=1).post("/predict/all", json={"inputs": "a", "tasks": tasks})
+    answer = client(max_body=2**22, max_models=1).post("/predict/all", json={"inputs": "a", "tasks": tasks})
     assert answer.status_code == status
     assert message in answer.json()["error"]
     assert (shelf.loads, shelf.served["films"].asked) == (0, 0)
 
 
 def test_stopping_answers_what_waits(shelf: FakeShelf) -> None:
-    films, app = shelf.served["films"], make_app(shelf, Limits(wait=0.0, batch=1))
+    films, app = shelf.served["films"], make_app(shelf, Limits(max_wait=0.0, max_batch=1))
     with ThreadPoolExecutor(8) as pool:
         with served(app) as address:
             films.open.clear()

@@ -25,8 +25,8 @@ with DeferredInterrupts():
 
 @pytest.fixture(autouse=True)
 def command_handlers() -> Iterator[None]:
-    """Signals as a command handles them."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    """Signals as a command handles them, even where the tests run under nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     handle_signals()
     yield
     for number, handler in before.items():

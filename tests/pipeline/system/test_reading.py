@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from pipeline.system import reading
 from pipeline.system.errors import PipelineError, shortened
-from pipeline.system.reading import read_json, read_model, read_text, read_toml
+from pipeline.system.reading import ModelFiles, read_json, read_model, read_text, read_toml
 
 
 class Point(BaseModel):
@@ -107,3 +108,27 @@ def nested() -> object:
 @pytest.mark.parametrize("value", ["a" * 5000, int("1" + "0" * 4000) ** 2, nested()], ids=["text", "number", "list"])
 def test_a_value_in_a_message_is_short(value: object) -> None:
     assert len(shortened(value)) < 100
+
+
+def test_a_model_is_parsed_once_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, files = tmp_path / "point.json", ModelFiles(Point, "write it again")
+    assert files.read(file) is None
+    file.write_text('{"x": 1}')
+    first = files.read(file)
+    assert first == Point(x=1) and files.read(file) is first
+    file.write_text('{"x": 20}')
+    assert files.read(file) == Point(x=20)
+    damaged, lost = tmp_path / "damaged.json", tmp_path / "link.json"
+    damaged.write_text("{")
+    lost.symlink_to(tmp_path / "nothing")
+    found = files.read_all([file, damaged, tmp_path / "missing.json", lost])
+    assert {path: type(each) for path, each in found.items()} == {
+        file: Point, damaged: PipelineError, lost: PipelineError,
+    }  # fmt: skip
+
+    def late(*arguments: object) -> object:
+        file.unlink()
+        return read_model(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "read_model", late)
+    assert ModelFiles(Point, "write it again").read(file) is None

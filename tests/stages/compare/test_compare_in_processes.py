@@ -1,11 +1,14 @@
 """compare --jobs: several processes give what one gives, whichever of them is killed, interrupted or fails."""
 
 import pickle
+import re
+import resource
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,7 +20,7 @@ from pipeline.executors.processes import processes
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.resources import ExecutorName, Resources
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
 from tests import forked
 from tests.forked import Forked
@@ -47,6 +50,7 @@ tune = {}
 method = "ensemble"
 of = ["full", "adapter"]
 """
+BYTES = 64 * 1024  # more than a record takes, less than a model does
 FAILED = 2  # cells, one a target
 
 
@@ -120,32 +124,59 @@ def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: p
         compare(heads, workspace, executor=lambda: processes(2))
 
 
-class Refusing:
-    """A pool that carries out nothing and keeps what it was given."""
+@pytest.mark.slow
+def test_what_the_machine_refuses_ends_a_study_in_one_process_and_in_several(
+    workspace: Workspace, run: Command, tmp_path: Path
+) -> None:
+    study = tmp_path / "refused.toml"
+    study.write_text(f'targets = ["films", "meals"]\nmethods = ["frozen", "full"]\n{STUDY[STUDY.index("seeds") :]}')
+    small_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (BYTES, BYTES))
+    ends = []
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        command = arguments(study, workspace, folder, f"--jobs={jobs}", "--keep-weights", "--methods=frozen,full")
+        status, printed = forked.run(command, 300, prepare=small_files)
+        assert "failed: " not in printed
+        finished = len(list(folder.glob("reports/runs/*/run.json")))
+        ends.append((status, finished, re.sub(r"(?<=cannot write )\S+(?=:)", "FILE", printed.splitlines()[-1])))
+    assert ends[0] == ends[1]
+    assert ends[0][:2] == (2, 2)
+    assert "the file size limit is reached" in ends[0][2]
 
-    def __init__(self, memory_gb: float | None) -> None:
+
+class Answering:
+    """A pool that carries out nothing: it keeps what it was given and ends it with these errors."""
+
+    def __init__(self, *errors: PipelineError, memory_gb: float | None = None) -> None:
         self.at_once, self.places, self.memory_gb = 2, "", memory_gb
         self.caches: list[float] = []
-        self._started: list[int] = []
+        self._errors, self._running = [*errors], list[int]()
 
     def start(self, number: int, title: str, work: bytes) -> None:
         self.caches.append(pickle.loads(work).workspace.cache_gb)
-        self._started.append(number)
+        self._running.append(number)
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
-        started, self._started = self._started, []
-        return [(number, Outcome(error=PipelineError("not here"))) for number in started]
+        return [(self._running.pop(0), Outcome(error=self._errors.pop(0)))]
 
 
 @pytest.mark.parametrize(("cache", "memory", "expected"), [(3.0, 4.0, 2.0), (1.0, 4.0, 1.0), (3.0, None, 3.0)])
 def test_caches_of_a_cell_take_half_of_its_memory_at_most(
     cache: float, memory: float | None, expected: float, workspace: Workspace
 ) -> None:
-    pool = Refusing(memory)
+    pool = Answering(PipelineError("not here"), PipelineError("nor here"), memory_gb=memory)
     two = small.study(methods=["frozen"], targets=["films", "meals"])
     result, _ = compare(two, replace(workspace, cache_gb=cache), executor=lambda: nullcontext(pool))
-    assert [entry.error for entry in result.entries] == ["not here", "not here"]
+    assert [entry.error for entry in result.entries] == ["not here", "nor here"]
     assert pool.caches == [expected, expected]
+
+
+def test_after_a_refusal_of_the_machine_cells_that_run_end_and_no_other_starts(workspace: Workspace) -> None:
+    pool = Answering(PipelineError("its mistake"), MachineError("full"), MachineError("full too"))
+    four = small.study(methods=["frozen"], targets=["films", "meals"], seeds=[1, 2])
+    with pytest.raises(MachineError, match="full$"):
+        compare(four, workspace, executor=lambda: nullcontext(pool))
+    assert len(pool.caches) == 3
 
 
 @pytest.mark.parametrize(
