@@ -31,7 +31,7 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
-# The fuzz at random, so many cases over all its properties; FUZZ="tests/fuzz/test_fuzz_zips.py" for some. What fails is
+# The fuzz at random, so many cases over all its properties; FUZZ="tests/fuzz/test_fuzz_exports.py" for some. What fails is
 # printed with its input; the same FUZZ_SEED draws the same cases.
 fuzz: FUZZ_CASES ?= 10000
 fuzz: FUZZ_SEED ?= $(shell date +%s)
@@ -58,7 +58,7 @@ studies: $(INSTALLED)
 	set -e; for study in $(STUDIES); do \
 	  $(BIN)/python -m pipeline compare --study $$study --backbone "$(BACKBONE)" --data "$(DATA)" \
 	    --store "$(STORE)" --reports "$(REPORTS)" --jobs $(JOBS); \
-	  $(BIN)/python -m pipeline runs export "$(REPORTS)/$$study/runs.zip.xz" --study $$study --lean \
+	  $(BIN)/python -m pipeline runs export "$(REPORTS)/$$study/runs.tar.xz" --study $$study --lean \
 	    --store "$(STORE)" --reports "$(REPORTS)"; \
 	done
 

@@ -1,4 +1,4 @@
-"""The records of finished runs in one zip file, to look at elsewhere, or to go on with a study on another machine.
+"""The records of finished runs in one file, to look at elsewhere, or to go on with a study on another machine.
 
 A record is what the ledger holds of a run: its ``run.json``, curve and predictions, but no weights. The archive of a
 study also holds its ``study.json``, from which ``report`` makes the tables again without data or backbone. It may be
@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from pipeline.records.archives import Archive, Source, write_archive
+from pipeline.records.archives import REMEDY, Source, refused, unpacked, write_archive
 from pipeline.records.ledger import RECORD_FILE, RUN_NAME, Ledger
 from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
@@ -22,7 +22,7 @@ from pipeline.settings.study_files import name_of_study
 from pipeline.system.atomic import clear_leftovers, file_json, write_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import PipelineError, shortened
-from pipeline.system.reading import present, read_json, read_model
+from pipeline.system.reading import present, read_json, read_model, reading
 from stages.runs import Runs
 
 Model = TypeVar("Model", StudyResult, RunRecord)
@@ -32,8 +32,7 @@ _RECORD = "run.json"
 _SPARE = (_RECORD, "curve.csv")
 """What is needed of a trial that no cell kept or is built on; a lean archive holds no more of it."""
 _NEEDED = (*_SPARE, "predictions.parquet")
-_LARGEST_JSON = 2**24
-"""Bytes. A run.json has some 10,000, a study.json 300 a cell."""
+_LEVEL: Final = 9  # a window of 64 MiB reaches across the runs of a study
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
             read.
 
     Raises:
-        PipelineError: there are none, too many for one archive, or the study was never compared here.
+        PipelineError: there are none, or the study was never compared here.
     """
     if lean and study is None:
         raise PipelineError("--lean: leaves out trials of a study: name it with --study")
@@ -96,34 +95,30 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     }
     if document is not None:
         sources[_STUDY] = partial(_study_file, _study_as_elsewhere(result, runs.store.root))
-    way_out = ""
-    if not lean:
-        way_out = "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
-    write_archive(file, sources, f"{way_out}copy the folder {runs.reports} instead")
+    write_archive(file, sources, _LEVEL)
     return ExportedRuns(tuple(whole), tuple(sorted(missing | files.keys() - whole.keys())))
 
 
 def import_runs(reports: Path, file: Path) -> ImportedRuns:
     """Add what ``reports`` does not have of an archive, each run as a whole. What is here already stays as it is.
 
-    Before anything is added, all but the contents of curves and predictions is checked; these are when they are read.
+    Before anything is added, all but the contents of curves and predictions is checked; these when they are read.
 
     Raises:
         PipelineError: no archive of runs, or a damaged one; or another process is training one of its runs.
     """
     ledger = Ledger(reports)
     added, already_here = list[str](), list[KeptRun]()
-    with Archive.opened(file) as archive:
-        study, records = _contents(archive)
-        for run, (record, names) in records.items():
-            contents = {name: archive.chunks(f"{run}/{name}") for name in names}
-            if ledger.add(run, contents):
+    with unpacked(file, reports) as folder:
+        study, records = _contents(file, folder)
+        for run, (record, files) in records.items():
+            if ledger.add(run, files):
                 added.append(run)
             else:
                 here = ledger.find(run) or record
                 already_here.append(KeptRun(run, here.value, record.value))
         name = None if study is None else study.study.name
-        is_new = name is not None and _add_study(name, archive, reports)
+        is_new = name is not None and _add_study(reports / name, folder)
     is_other = not is_new and study is not None and not _stands_in(reports, study)
     return ImportedRuns(tuple(added), tuple(already_here), name if is_new else None, name if is_other else None)
 
@@ -183,48 +178,46 @@ def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]
     return finished, missing
 
 
-def _contents(archive: Archive) -> tuple[StudyResult | None, dict[str, tuple[RunRecord, list[str]]]]:
-    """The study of an archive, and its runs with the names of their files."""
-    files: dict[str, list[str]] = defaultdict(list)
+def _contents(file: Path, folder: Path) -> tuple[StudyResult | None, dict[str, tuple[RunRecord, list[Path]]]]:
+    """The study of an unpacked archive, and its runs with their files."""
+    files: dict[str, list[Path]] = defaultdict(list)
     study, spare = None, set[str]()
-    for member in archive.sizes:
-        run, _, name = member.rpartition("/")
-        if member == _STUDY:
-            study = _parsed(StudyResult, member, archive)
+    for each in sorted(each for each in folder.rglob("*") if each.is_file()):
+        name = each.relative_to(folder).as_posix()
+        if name == _STUDY:
+            study = _parsed(StudyResult, each, file)
             spare = study.spare_trials
-        elif RUN_NAME.fullmatch(run) and RECORD_FILE.fullmatch(name):
-            files[run].append(name)
+        elif RUN_NAME.fullmatch(name.rpartition("/")[0]) and RECORD_FILE.fullmatch(each.name):
+            files[each.parent.name].append(each)
         else:
-            raise archive.refused(f"holds {shortened(member)}, which no archive of runs does")
+            raise refused(file, f"holds {shortened(name)}, which no archive of runs does")
     if not files:
-        raise archive.refused("holds no runs")
-    return study, {run: (_record_of(run, names, archive, spare), names) for run, names in files.items()}
+        raise refused(file, "holds no runs")
+    return study, {run: (_record_of(run, own, file, spare), own) for run, own in files.items()}
 
 
-def _record_of(run: str, names: list[str], archive: Archive, spare: Set[str]) -> RunRecord:
+def _record_of(run: str, files: list[Path], archive: Path, spare: Set[str]) -> RunRecord:
+    by_name = {file.name: file for file in files}
     for needed in _needed(run, spare):
-        if needed not in names:
-            raise archive.refused(f"lacks {run}/{needed}")
-    record = _parsed(RunRecord, f"{run}/{_RECORD}", archive)
+        if needed not in by_name:
+            raise refused(archive, f"lacks {run}/{needed}")
+    record = _parsed(RunRecord, by_name[_RECORD], archive)
     if record.run != run or (record.schema_version == SCHEMA and run_name(record.identity) != run):
-        raise archive.refused(f"{run}/{_RECORD} is the record of another run")
+        raise refused(archive, f"{run}/{_RECORD} is the record of another run")
     return record
 
 
-def _parsed(model: type[Model], name: str, archive: Archive) -> Model:
-    content = archive.content(name, _LARGEST_JSON, "a record")
-    with archive.reading(name):
-        return model.model_validate_json(content)
+def _parsed(model: type[Model], file: Path, archive: Path) -> Model:
+    with reading(Path(f"{archive}: {file.name}"), REMEDY):
+        return model.model_validate_json(file.read_bytes())
 
 
-def _add_study(study: str, archive: Archive, reports: Path) -> bool:
-    """Whether the archive's study.json was added: not where the study has one here."""
-    folder = reports / study
-    clear_leftovers(folder, _STUDY)  # of an import that was killed
-    if present(folder / _STUDY):
+def _add_study(place: Path, folder: Path) -> bool:
+    """Whether the archive's study.json was added at ``place``: not where the study has one here."""
+    clear_leftovers(place, _STUDY)  # of an import that was killed
+    if present(place / _STUDY):
         return False
-    text = archive.content(_STUDY, _LARGEST_JSON, "a study").decode()
-    write_text(folder / _STUDY, text)
+    write_text(place / _STUDY, (folder / _STUDY).read_text(encoding="utf-8"))
     return True
 
 

@@ -70,7 +70,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def once(*reports: str) -> Path:
         folder = tmp_path_factory.mktemp("reports")
         for report in reports:
-            import_runs(folder, ROOT / report / "runs.zip.xz")
+            import_runs(folder, ROOT / report / "runs.tar.xz")
         return folder
 
     return once
@@ -152,7 +152,7 @@ def predictions_on(folder: Path, target: str) -> list[Path]:
 @pytest.mark.slow
 def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[..., Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"
-    every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.zip.xz")}
+    every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.tar.xz")}
     # Later reports, with its sources or runs.
     every -= {f"reports/reference/{later}" for later in ("fusion-targets", "fusion-repeat", "pairs")}
     shutil.copytree(imported(own), tmp_path, dirs_exist_ok=True)

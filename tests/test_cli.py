@@ -101,8 +101,8 @@ def test_extract_fuse_predict_from_end_to_end(
     assert run("store", "verify", places[2])[0] == 0
     assert run("store", "list", places[2])[1].count("adapter ") == 3
     assert_refused(run("store", "remove", results["films"]["run"], places[2]), "is part of fusion")
-    assert run("store", "export", fused["run"], tmp_path / "fusion.zip", places[2])[0] == 0
-    assert run("store", "import", tmp_path / "fusion.zip", "--store", tmp_path / "other")[0] == 0
+    assert run("store", "export", fused["run"], tmp_path / "fusion.tar.xz", places[2])[0] == 0
+    assert run("store", "import", tmp_path / "fusion.tar.xz", "--store", tmp_path / "other")[0] == 0
     assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("2 artifacts")
 
 

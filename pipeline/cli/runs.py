@@ -117,10 +117,10 @@ def runs_export(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Write the records of finished runs into one zip file: settings, scores, curves, predictions; no weights.
+    """Write the records of finished runs into one file: settings, scores, curves, predictions; no weights.
 
     Args:
-        file: The zip file to write. If its name ends in .xz, xz packs it, for a study to about a quarter.
+        file: The .tar.xz file to write.
         study: Only the runs of this study (name or TOML file) and those that they are built on, with its study.json
             (all runs).
         lean: Without the predictions of unselected trials, which report does not need.
@@ -140,12 +140,12 @@ def runs_export(
 
 @runs_app.command(name="import")
 def runs_import(
-    file: Annotated[FileOrFolder, Parameter(help="The zip file, or one that xz packed.")],
+    file: Annotated[FileOrFolder, Parameter(help="The .tar.xz file that runs export wrote.")],
     *,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Check an exported zip file and add the runs that are not here. Runs and studies that are here stay as they are.
+    """Check an exported file and add the runs that are not here. Runs and studies that are here stay as they are.
 
     Then compare trains only the missing runs of its study, and report makes the study's tables without data.
     """

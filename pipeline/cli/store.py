@@ -53,10 +53,10 @@ def store_remove(
 
 @store_app.command(name="export")
 def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
-    """Write an artifact, with the adapters of a fusion, into one zip file.
+    """Write an artifact, with the adapters of a fusion, into one file.
 
     Args:
-        file: The zip file to write. If its name ends in .xz, xz packs it.
+        file: The .tar.xz file to write.
     """
     for artifact in export_artifact(Store(store), run, file):
         print_lines(_named(artifact, artifact.manifest.run))
@@ -64,10 +64,10 @@ def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) ->
 
 @store_app.command(name="import")
 def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
-    """Check an exported zip file and unpack it into the store.
+    """Check an exported file and unpack it into the store.
 
     Args:
-        file: The zip file, or one that xz packed.
+        file: The .tar.xz file that store export wrote.
     """
     imported = import_artifacts(Store(store), file)
     for artifact in imported.added:

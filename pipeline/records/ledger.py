@@ -204,17 +204,17 @@ class Ledger:
             return sorted(file for file in folder.iterdir() if RECORD_FILE.fullmatch(file.name))
         return []
 
-    def add(self, run: str, contents: Mapping[str, Iterable[bytes]]) -> bool:
-        """Add the record of a run that was finished elsewhere, from the contents of its files, ``run.json`` last.
+    def add(self, run: str, files: Iterable[Path]) -> bool:
+        """Add the record of a run that was finished elsewhere, a copy of its files, ``run.json`` last.
 
         Nothing is done if the run is finished here: False. A run that was begun here counts as finished then.
         """
         with self.lock(run):
             if self.find(run) is not None:
                 return False
-            for name in sorted(contents, key=lambda name: name == "run.json"):
-                with new_file(self.folder(run) / name) as temporary, temporary.open("wb") as file:
-                    file.writelines(contents[name])
+            for file in sorted(files, key=lambda file: file.name == "run.json"):
+                with new_file(self.folder(run) / file.name) as temporary:
+                    shutil.copyfile(file, temporary)
             self.drop_checkpoint(run)
         return True
 

@@ -63,12 +63,12 @@ SCENARIOS = {
     "export adapterhub": Scenario(
         "export --target films --using adapter --format adapterhub --output={root}/out/hub", places=_ALL
     ),
-    "store export": Scenario("store export {fusion} {root}/out/films.zip", places=("store",)),
-    "store import": Scenario("store import {inputs}/films.zip", trained=False, places=("store",)),
+    "store export": Scenario("store export {fusion} {root}/out/films.tar.xz", places=("store",)),
+    "store import": Scenario("store import {inputs}/films.tar.xz", trained=False, places=("store",)),
     "store remove": Scenario("store remove {spare}", places=("store",), ended="no artifact"),
     "runs remove": Scenario("runs remove {spare} --force", ended="no run"),
-    "runs export": Scenario("runs export {root}/out/runs.zip --study=killed"),
-    "runs import": Scenario("runs import {inputs}/runs.zip", trained=False, places=("reports",)),
+    "runs export": Scenario("runs export {root}/out/runs.tar.xz --study=killed"),
+    "runs import": Scenario("runs import {inputs}/runs.tar.xz", trained=False, places=("reports",)),
     "tasks new": Scenario("tasks new {inputs}/tickets.csv --data={root}/out/data", places=(), ended="already"),
 }
 
@@ -100,8 +100,8 @@ def prepare(inputs: Path, trained: Path) -> dict[str, str]:
     names |= {"spare": spare, "fusion": result_of("fuse --target films")}
     for command in (
         SCENARIOS["compare"],
-        Scenario("store export {fusion} {inputs}/films.zip", places=("store",)),
-        Scenario("runs export {inputs}/runs.zip --study=killed"),
+        Scenario("store export {fusion} {inputs}/films.tar.xz", places=("store",)),
+        Scenario("runs export {inputs}/runs.tar.xz --study=killed"),
     ):
         status, output = run(command.arguments(trained, names))
         assert status == 0, output

@@ -25,9 +25,9 @@ from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_st
 MOST_LINES, MOST_LETTERS = 40, 500
 
 FILES = [
-    "data", "backbone", "store", "reports", "export.zip", "task.toml", "recipe.toml", "study.toml",
+    "data", "backbone", "store", "reports", "export.tar.xz", "task.toml", "recipe.toml", "study.toml",
     "data/films/train.csv", "data/pairs/dev.csv", "bytes.csv",
-    "bytes.toml", "bytes.zip", "new.csv", "new.parquet", "new/folder", "reports/own",
+    "bytes.toml", "bytes.tar.xz", "new.csv", "new.parquet", "new/folder", "reports/own",
 ]  # fmt: skip
 NAMES = [
     "films", "meals", "pairs", "films,meals", "films,pairs,films", "sst", "sts", "own", "best", "ensemble:best", "auto",
@@ -119,14 +119,14 @@ def stocked(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, dat
     folder = tmp_path_factory.mktemp("stocked") / "folder"
     shutil.copytree(backbone_folder, folder / "backbone")
     shutil.copytree(data_folder, folder / "data")
-    export_artifact(make_store(folder / "store"), FUSION, folder / "export.zip")
+    export_artifact(make_store(folder / "store"), FUSION, folder / "export.tar.xz")
     make_reports(folder / "reports")
     (folder / "task.toml").write_bytes((data_folder / "films" / "task.toml").read_bytes())
     (folder / "recipe.toml").write_text("bottleneck = 8\nepochs = 1\n")
     (folder / "study.toml").write_text(
         'methods = ["full", "adapter", "fusion"]\ntargets = ["films", "meals"]\nseeds = [1]\nrecipe.bottleneck = 8\n'
     )
-    for suffix in ("csv", "toml", "zip"):
+    for suffix in ("csv", "toml", "tar.xz"):
         (folder / f"bytes.{suffix}").write_bytes(b"\xff\0\x1b[31m\n" * 9)
     return folder
 

@@ -43,7 +43,7 @@ def use(store: Store, run: str, folder: Path) -> None:
         with suppress(PipelineError):
             store.users_of(named)
         with suppress(PipelineError):
-            export_artifact(store, named, folder / "export.zip")
+            export_artifact(store, named, folder / "export.tar.xz")
     for named in (run, FUSION, *ADAPTERS.values()):
         with suppress(PipelineError):
             store.remove(named)

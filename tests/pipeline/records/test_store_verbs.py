@@ -38,12 +38,12 @@ def verb(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
 )
 def test_a_store_that_is_none_is_an_error(make: Callable[[Path], None], reason: str, verb: Run, store: Store) -> None:
     make(store.root)
-    for arguments in (["list"], ["verify"], ["remove", SST], ["export", SST, store.root.with_name("out.zip")]):
+    for arguments in (["list"], ["verify"], ["remove", SST], ["export", SST, store.root.with_name("out.tar.xz")]):
         status, out, errors = verb(*arguments)
         assert (status, out) == (2, [])
         (error,) = errors
         assert error.startswith(f"error: {store.root}: {reason}")
-    assert not store.root.with_name("out.zip").exists()
+    assert not store.root.with_name("out.tar.xz").exists()
 
 
 def test_a_store_without_artifacts_says_so(verb: Run, store: Store) -> None:
@@ -85,9 +85,9 @@ def test_what_a_manifest_says_can_neither_steer_a_terminal_nor_forge_a_line(
 
 def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, tmp_path: Path) -> None:
     save_fusion(store)
-    verb("export", FUSED, tmp_path / "out.zip")
+    verb("export", FUSED, tmp_path / "out.tar.xz")
     verb("remove", FUSED)
-    status, out, errors = verb("import", tmp_path / "out.zip")
+    status, out, errors = verb("import", tmp_path / "out.tar.xz")
     assert (status, errors) == (0, [])
     assert out == [
         f"fusion sts {store.root / 'fusions' / 'sts' / FUSED}",
@@ -98,9 +98,9 @@ def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, t
     verb("remove", SST)
     save(store, SST, width=7)
     save(store, OTHER)
-    status, out, errors = verb("import", tmp_path / "out.zip")
+    status, out, errors = verb("import", tmp_path / "out.tar.xz")
     assert (status, out, len(errors)) == (2, [], 1)
-    assert errors[0].startswith(f"error: {tmp_path / 'out.zip'}: holds adapter {SST} with other contents than")
+    assert errors[0].startswith(f"error: {tmp_path / 'out.tar.xz'}: holds adapter {SST} with other contents than")
 
 
 def test_nobody_waits_for_torch_to_see_a_list() -> None:

@@ -68,9 +68,9 @@ def test_from_extract_to_predict_and_through_an_export(
     ours = isinstance(METHODS[kind], SiteAdapter)
     assert names == ({MODULES_FILE} if ours else {ADAPTER_CONFIG, ADAPTER_FILE})
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
-    export_artifact(workspace.store, record.run, tmp_path / "out.zip")
+    export_artifact(workspace.store, record.run, tmp_path / "out.tar.xz")
     workspace.store.remove(record.run)
-    import_artifacts(Store(workspace.store.root), tmp_path / "out.zip")
+    import_artifacts(Store(workspace.store.root), tmp_path / "out.tar.xz")
     agree(workspace, task, record.run, data_folder, tmp_path)
 
 

@@ -105,10 +105,10 @@ def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(wor
 
 def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_training, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     small, workspace, result, folder = compared
-    exported = export_runs(Runs(workspace.reports, workspace.store_root), tmp_path / "runs.zip", "small")
+    exported = export_runs(Runs(workspace.reports, workspace.store_root), tmp_path / "runs.tar.xz", "small")
     assert {entry.run for entry in result.entries} <= {*exported.runs}
     assert not exported.missing
-    imported = import_runs(tmp_path / "reports", tmp_path / "runs.zip")
+    imported = import_runs(tmp_path / "reports", tmp_path / "runs.tar.xz")
     assert (imported.added, imported.already_here, imported.study) == (exported.runs, (), "small")
     assert (
         report("small", tmp_path / "reports").joinpath("results.csv").read_text()

@@ -203,7 +203,7 @@ def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_wer
     assert first.total_seconds == pytest.approx(first.record.cost.seconds + sum(sources.values()))
     assert second.total_seconds == pytest.approx(second.record.cost.seconds + sources[1])
     runs = Runs(workspace.reports, workspace.store_root)
-    exported = export_runs(runs, tmp_path / "runs.zip", result.study.name)
+    exported = export_runs(runs, tmp_path / "runs.tar.xz", result.study.name)
     assert {record.run for record in meals} <= {*runs.uses} & {*exported.runs}
     taken = first.record.sources[0].run
     assert {*first.entry.source_trials} == {record.run for record in meals} - {taken}
