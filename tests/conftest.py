@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import random
 import shutil
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +43,25 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first, so that no worker is left alone with one at the end."""
+    """Mark as long the cases of a test marked ``covering(n)`` in which no n values meet for the first time.
+
+    The slow tests come first, so that no worker is left alone with one at the end.
+    """
+    seen: dict[str, set[object]] = defaultdict(set)
+    # In the order of a product, the first value of one parameter would meet all the values of another.
+    for item in random.Random(0).sample(items, len(items)):
+        if (mark := item.get_closest_marker("covering")) and isinstance(item, pytest.Function):
+            values = [(name, _equal(value)) for name, value in item.callspec.params.items()]
+            met = {*combinations(values, mark.args[0])}
+            before = seen[item.nodeid.partition("[")[0]]
+            if met <= before:
+                item.add_marker("long")
+            before |= met
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _equal(value: object) -> object:
+    return value if isinstance(value, str | int | float | None) else id(value)
 
 
 _modules = 0

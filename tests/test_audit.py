@@ -19,6 +19,7 @@ ONE = Advisory(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("advisory", assessed(), ids=lambda each: each.id)
 def test_each_is_explained_to_readers_and_what_is_prevented_is_tested(advisory: Advisory) -> None:
     assert advisory.id in (ROOT / "SECURITY.md").read_text()
@@ -27,6 +28,7 @@ def test_each_is_explained_to_readers_and_what_is_prevented_is_tested(advisory: 
     assert not advisory.concerns("1000")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "concerned"), [("2.9.1", True), ("2.9.1+cpu", True), ("2.10.0", False)])
 def test_those_of_installed_versions_are_printed(
     version: str, concerned: bool, capsys: pytest.CaptureFixture[str]
@@ -36,12 +38,14 @@ def test_those_of_installed_versions_are_printed(
     assert capsys.readouterr().out == (said if concerned else "")
 
 
+@pytest.mark.long
 def test_one_that_is_not_assessed_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     found = [("torch", "2.9.1", {"PYSEC-9", "GHSA-1"}), ("numpy", "1.0", {"CVE-2"})]
     assert report([ONE], {}, found) == 1
     assert capsys.readouterr().out.startswith("numpy 1.0: CVE-2: not assessed")
 
 
+@pytest.mark.long
 def test_where_the_service_is_out_of_reach_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([ONE], {}, None) == 0
     assert "cannot be reached" in capsys.readouterr().out

@@ -189,6 +189,7 @@ CONTENTS: dict[str, bytes | None] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("name", REPORTS_JSON)
 def test_a_damaged_record_is_named_with_the_remedy(

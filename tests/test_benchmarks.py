@@ -12,13 +12,10 @@ from torch import nn
 from benchmarks.__main__ import NAMES, main
 from benchmarks.memory import saved_mb
 
-STARTS_PROCESSES = {"jobs", "nodes", "serve"}
+pytestmark = pytest.mark.long
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in STARTS_PROCESSES else name for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if needed := {"serve": "fastapi", "nodes": "ray"}.get(name):
         pytest.importorskip(needed, reason=f"{needed} is not installed")

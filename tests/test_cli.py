@@ -548,6 +548,7 @@ def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("harm", [damage, truncate, Path.unlink])
 @pytest.mark.parametrize("name", ["adapter.safetensors", "head.safetensors", "adapter_config.json"])
 def test_a_damaged_store_is_noticed_before_it_is_used(
@@ -604,6 +605,7 @@ def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
     assert run(*arguments)[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_launcher_starts_processes_that_train_as_one_does(

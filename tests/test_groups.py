@@ -171,6 +171,7 @@ def assert_close(found: Numbers, expected: Numbers) -> None:
         assert found[run][1] == pytest.approx(predictions, abs=CLOSE), run
 
 
+@pytest.mark.covering(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, elsewhere: Place) -> None:
@@ -187,6 +188,7 @@ def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, 
     assert others == [""] * (size - 1)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "number", "victims", "later"),

@@ -13,6 +13,8 @@ from tests.mutation import __main__ as mutation
 from tests.mutation.mutations import mutants_of
 from tests.mutation.runner import ROOT
 
+pytestmark = pytest.mark.long
+
 CODE = '''
 """A docstring with 1 < 2."""
 

@@ -109,6 +109,7 @@ def may_mount() -> bool:
     return shutil.which("unshare") is not None and subprocess.run(line, capture_output=True).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount file systems")
 @pytest.mark.parametrize("option", ["store", "reports"])
@@ -126,6 +127,7 @@ def test_a_read_only_folder_is_told_before_training(
     assert "epoch" not in error
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount file systems")
 def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace
             name("adapter", "adapter", drop_layers=layers)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("settings", [{}, {"train_layernorm": True}])
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[no-untyped-def]

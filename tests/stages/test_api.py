@@ -68,6 +68,7 @@ def commanded(workspace: Workspace, task: str, **settings: Any) -> tuple[list[An
     return table["sentence"].tolist(), expected, run
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("task", "settings"),
     [

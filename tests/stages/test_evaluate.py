@@ -41,6 +41,7 @@ def test_dev_chose_the_model_and_new_rows_did_not(workspace, quick, films) -> No
     assert (new.trained_on, new.chosen_on, new.rows) == (0, 0, 40)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("limit", [40, None])
 @pytest.mark.parametrize("scoring", ["half", "train", "held-out"])
 def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untyped-def]

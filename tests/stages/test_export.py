@@ -269,6 +269,7 @@ def broken_link(folder: Path) -> None:
     (folder / "weights").symlink_to("nowhere")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize(("add", "name"), [(note, "notes.txt"), (hidden, ".git/HEAD"), (broken_link, "weights")])
 def test_what_somebody_put_beside_an_export_is_not_deleted(

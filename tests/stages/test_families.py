@@ -69,6 +69,7 @@ def test_two_stages_and_their_predictions(  # type: ignore[no-untyped-def]
         assert devs[form, "fast"].to_numpy() == pytest.approx(devs[form, "stock"].to_numpy(), abs=1e-3)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("family", NEW)
 @pytest.mark.parametrize(
     ("kind", "trainable", "values"),

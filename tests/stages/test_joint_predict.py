@@ -88,6 +88,7 @@ def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, 
     return result
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "settings",
     [

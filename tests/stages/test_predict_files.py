@@ -69,6 +69,7 @@ def under_a_file(file: Path) -> Path:
     return file / "out.csv"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("using", ["auto", "ensemble:best"])
 @pytest.mark.parametrize(
     ("output", "reason"),

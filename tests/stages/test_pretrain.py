@@ -120,6 +120,7 @@ def damage(how: str, file: Path) -> None:
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("how", ["gone", "cut", "changed"])
 def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]

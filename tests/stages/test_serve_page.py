@@ -33,6 +33,7 @@ def address(shop: Shop) -> Iterator[str]:
         yield found
 
 
+@pytest.mark.long
 def test_the_page_works_below_a_path_of_a_proxy(browser: Browser, shop: Shop) -> None:
     app = make_app(StoreShelf.open(shop.store, "films", None, "fp32"), Limits())
 
@@ -119,6 +120,7 @@ def test_the_page_shows_what_the_server_says(show: Callable[..., Page], address:
     assert cells(page, "#others")[0][0] == "meals"
 
 
+@pytest.mark.long
 def test_shares_are_shown_by_token_layer_and_adapter(show: Callable[..., Page], address: str) -> None:
     page = show()
     ask(page, FILM)
@@ -138,6 +140,7 @@ def test_shares_are_shown_by_token_layer_and_adapter(show: Callable[..., Page], 
     assert page.locator("#heat thead th").all_inner_texts() == ["token", "mean", "layer 1", "2"]
 
 
+@pytest.mark.long
 def test_a_pair_has_two_texts_and_an_adapter_no_shares(show: Callable[..., Page]) -> None:
     page = show()
     page.locator("#model").select_option("pairs")
@@ -166,6 +169,7 @@ def test_what_is_wrong_is_said_and_then_fixed(show: Callable[..., Page]) -> None
     assert not page.locator("#cut").is_visible()
 
 
+@pytest.mark.long
 def test_an_answer_is_shown_without_those_of_a_task_that_is_gone(browser: Browser, shop: Shop, tmp_path: Path) -> None:
     """The page has listed it before."""
     store = shop.copied(tmp_path).store_root
@@ -210,6 +214,7 @@ def test_a_text_that_is_html_stays_a_text_and_the_policy_stops_scripts(show: Cal
     assert len([text for text in policed if "Content Security Policy" in text]) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 400, 1100])
 def test_the_page_fits_and_can_be_read(show: Callable[..., Page], width: int, scheme: str) -> None:
@@ -236,6 +241,7 @@ def test_the_page_fits_and_can_be_read(show: Callable[..., Page], width: int, sc
     assert contrast >= 4.5
 
 
+@pytest.mark.long
 def test_the_keyboard_asks(show: Callable[..., Page]) -> None:
     page = show()
     page.fill("#first", FILM)

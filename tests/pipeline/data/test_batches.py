@@ -49,6 +49,7 @@ def as_lists(batches: list[np.ndarray]) -> list[list[int]]:
     return [rows.tolist() for rows in batches]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("rows", [1, 2, 31, 32, 33, 500, 2049, 5000])
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
 def test_an_epoch_holds_every_row_exactly_once(rows: int, batch_size: int) -> None:

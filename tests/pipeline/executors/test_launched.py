@@ -37,6 +37,7 @@ def test_the_main_process_of_a_group_answers(monkeypatch: pytest.MonkeyPatch) ->
     assert str(carried_out_here(pickle.dumps(refuse), threads=2, processes=2).error) == "fix this"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_cell_that_is_asked_to_end_ends_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed instead of asked, the launcher would leave them running, with the run's lock and without a checkpoint."""

@@ -8,6 +8,7 @@ from pipeline.executors.on_ray import _Ray
 from pipeline.settings.resources import Resources
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_here", "memory_gb", "expected"),
     [(True, None, 3.0), (True, 2.0, 2.0), (True, 12.0, 3.0), (False, None, None), (False, 2.0, 2.0)],

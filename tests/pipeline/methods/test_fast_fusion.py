@@ -94,6 +94,7 @@ def count_fast(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("bottlenecks", [(4, 4), (8, 4, 6), (1, 24), (3,) * 9])

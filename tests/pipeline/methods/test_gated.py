@@ -96,6 +96,7 @@ def test_closed_gates_leave_the_own_adapter(own: str, backbone: Backbone, folder
     torch.testing.assert_close(hidden(encoder), alone(backbone, folders["pairs"]), atol=1e-5, rtol=0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize(("rate", "of_gates"), [(None, 1e-3), (6e-3, 6e-3)])
@@ -115,6 +116,7 @@ def test_the_gates_alone_have_their_rate(
     }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shared", [False, True])
@@ -168,6 +170,7 @@ def test_shares_are_lengths_of_what_is_added(backbone: Backbone, folders: dict[s
     assert shares.flatten().tolist() == pytest.approx([2.5 / 4.5, 1 / 4.5, 1 / 4.5])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shared", [False, True])

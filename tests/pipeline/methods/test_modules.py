@@ -142,6 +142,7 @@ def test_nothing_is_below_modules_in_every_layer(kind: str, backbone: Backbone) 
     assert frozen_depth(adapted(backbone, kind)) == 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("kind", "family"), PLACES)
 def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
     encoder = adapted(families[family], kind).eval()
@@ -151,6 +152,7 @@ def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
     torch.testing.assert_close(padded, short, rtol=0, atol=1e-5)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("mask", [PADDED, torch.ones_like(PADDED)], ids=["padded", "whole"])
 @pytest.mark.parametrize(("kind", "family"), PLACES)
@@ -169,6 +171,7 @@ def test_a_lean_encoder_is_the_same_function(kind: str, family: str, mask: Tenso
     same(found[1][1], found[0][1], atol=5e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_gives_the_same_gradients(kind: str, family: str, families: Any) -> None:

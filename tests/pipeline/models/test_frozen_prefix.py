@@ -103,6 +103,7 @@ def test_bottom_and_top_are_the_whole(family: str, make: Make) -> None:
     assert [name for name, _ in model.named_parameters()] == names
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
 @pytest.mark.parametrize(("family", "encoding"), [("bert", "siamese"), *((family, "cross") for family in FAMILIES)])

@@ -82,6 +82,7 @@ def with_adapter(backbone: Backbone, kind: Any) -> Any:
     return encoder
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("family", LIKE_BERT)
 def test_full_fine_tuning(family: str, pooling: Any, families: dict[str, Backbone], assert_same_packed: Any) -> None:
@@ -96,6 +97,7 @@ def test_lengths(
     assert_same_packed(model_of(backbone.load()), lengths)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("family", LIKE_BERT)
 @pytest.mark.parametrize("kind", sorted(set(METHODS) - MIXING))
 def test_adapters(kind: str, family: str, families: dict[str, Backbone], assert_same_packed: Any) -> None:

@@ -114,6 +114,7 @@ def test_the_digest_tells_contents_apart(store: Store) -> None:
 # Damage.
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter.safetensors", HEAD, LAYERNORMS])
 @pytest.mark.parametrize("damage", ["truncated", "changed", "longer", "missing"])
 def test_damage_to_any_file_is_seen_and_told_how_to_fix(name: str, damage: str, store: Store) -> None:

@@ -86,6 +86,7 @@ def rows(table: Locator) -> list[str]:
 ORIGINAL = ["full fine-tuning", "adapter", "Fusion", "ensemble", "weak"]
 
 
+@pytest.mark.long
 def test_a_header_sorts_by_number_up_then_down_then_not_and_holes_stay_last(show: Callable[..., Opened]) -> None:
     table = show().page.locator("#table-main table")
     assert rows(table) == ORIGINAL
@@ -101,6 +102,7 @@ def test_a_header_sorts_by_number_up_then_down_then_not_and_holes_stay_last(show
     assert rows(table) == ["full fine-tuning", "weak", "ensemble", "adapter", "Fusion"]
 
 
+@pytest.mark.long
 def test_a_header_sorts_by_text_as_a_reader_would(show: Callable[..., Opened]) -> None:
     page = show().page
     table = page.locator("#table-main table")
@@ -113,6 +115,7 @@ def test_a_header_sorts_by_text_as_a_reader_would(show: Callable[..., Opened]) -
     assert rows(published) == [f"row {n}" for n in range(30)]
 
 
+@pytest.mark.long
 def test_only_the_sorted_column_says_so_and_other_tables_stay(show: Callable[..., Opened]) -> None:
     page = show().page
     table = page.locator("#table-main table")
@@ -123,6 +126,7 @@ def test_only_the_sorted_column_says_so_and_other_tables_stay(show: Callable[...
     assert page.locator("#table-published [aria-sort=ascending]").count() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["Enter", " "])
 def test_the_keyboard_sorts(show: Callable[..., Opened], key: str) -> None:
     page = show().page
@@ -160,6 +164,7 @@ def test_a_value_of_one_run_leads_to_the_run_and_opens_it(show: Callable[..., Op
     assert run.get_attribute("open") is not None
 
 
+@pytest.mark.long
 def test_an_address_with_a_run_opens_it(show: Callable[..., Opened]) -> None:
     opened = show()
     page = opened.page.context.new_page()
@@ -169,6 +174,7 @@ def test_an_address_with_a_run_opens_it(show: Callable[..., Opened]) -> None:
     assert page.locator("[id='run-adapter-sst-2']").get_attribute("open") is not None
 
 
+@pytest.mark.long
 def test_a_value_of_several_runs_shows_them_on_a_card(show: Callable[..., Opened]) -> None:
     page = show().page
     card = page.locator("#card")
@@ -182,6 +188,7 @@ def test_a_value_of_several_runs_shows_them_on_a_card(show: Callable[..., Opened
     assert page.locator("[id='run-full-sst-2']").get_attribute("open") is not None
 
 
+@pytest.mark.long
 def test_the_small_print_is_there_for_the_keyboard_too(show: Callable[..., Opened]) -> None:
     page = show().page
     card = page.locator("#card")
@@ -196,6 +203,7 @@ def test_the_small_print_is_there_for_the_keyboard_too(show: Callable[..., Opene
     assert card.inner_text().strip() == "overall"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nothing_leaves_the_page_and_nothing_goes_wrong(show: Callable[..., Opened], name: str, scheme: str) -> None:
@@ -261,6 +269,7 @@ def test_the_policy_stops_what_would_get_past_the_escaping(show: Callable[..., O
     assert len([text for text in opened.complaints if "Content Security Policy" in text]) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 @pytest.mark.parametrize("width", [320, 400, 800, 1440])
 def test_the_page_is_no_wider_than_the_window(show: Callable[..., Opened], name: str, width: int) -> None:
@@ -309,6 +318,7 @@ CONTRASTS = """() => {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_all_text_stands_out_from_its_ground(show: Callable[..., Opened], scheme: str) -> None:
     page = show(color_scheme=scheme).page
@@ -347,6 +357,7 @@ def test_filters_keep_the_rows_of_a_method_a_task_and_a_cost(show: Callable[...,
     assert len(shown(table)) == 12
 
 
+@pytest.mark.long
 def test_a_limit_leaves_out_what_has_no_number(show: Callable[..., Opened]) -> None:
     section = show().page.locator("#runs")
     section.get_by_label("column with limits").select_option(label="stored parameters")
@@ -354,16 +365,19 @@ def test_a_limit_leaves_out_what_has_no_number(show: Callable[..., Opened]) -> N
     assert shown(section.locator("table").first) == ["full fine-tuning"] * 4
 
 
+@pytest.mark.long
 def test_limits_are_on_the_numbers_that_are_shown(show: Callable[..., Opened]) -> None:
     section = show().page.locator("#table-published")
     section.get_by_label("at least").fill("400")
     assert shown(section.locator("table")) == ["row 28", "row 29"]
 
 
+@pytest.mark.long
 def test_a_short_table_has_no_filters(show: Callable[..., Opened]) -> None:
     assert show().page.locator("#table-main .filters").count() == 0
 
 
+@pytest.mark.long
 def test_a_table_that_is_wider_than_the_page_says_so_until_its_end(show: Callable[..., Opened]) -> None:
     # The fonts of a machine decide how wide a table is: one of many columns on a telephone, one of few on a screen.
     for width, section, wide in ((400, "#runs", True), (1600, "#table-main", False)):
@@ -375,6 +389,7 @@ def test_a_table_that_is_wider_than_the_page_says_so_until_its_end(show: Callabl
         page.locator(f"{section} > .scroll:not(.more)").wait_for()
 
 
+@pytest.mark.long
 def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], browser: Browser, tmp_path: Path) -> None:
     report = sample_report(tmp_path / "figures")
     with drawing_style():
@@ -394,6 +409,7 @@ def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], bro
     assert dark < 0.15 and pale > 0.75
 
 
+@pytest.mark.long
 def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable[..., Opened]) -> None:
     page = show(java_script_enabled=False).page
     assert rows(page.locator("#table-main table")) == ORIGINAL
@@ -422,6 +438,7 @@ def choose(page: Page, menu: str, option: str) -> Any:
     return overlay(page)
 
 
+@pytest.mark.long
 def test_curves_of_several_runs_stand_in_one_figure(show: Callable[..., Opened]) -> None:
     page = show().page
     first = overlay(page)
@@ -445,6 +462,7 @@ def test_curves_of_several_runs_stand_in_one_figure(show: Callable[..., Opened])
     assert losses["name"] == "loss by epoch of 2 runs"
 
 
+@pytest.mark.long
 def test_a_curve_leads_to_its_run(show: Callable[..., Opened]) -> None:
     page = show().page
     page.locator("#curves g path").nth(2).dispatch_event("click")
@@ -453,6 +471,7 @@ def test_a_curve_leads_to_its_run(show: Callable[..., Opened]) -> None:
     assert overlay(page)["labels"][2].split(":")[0] in opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", [400, 1280])
 def test_curves_can_be_told_apart_in_any_scheme_and_width(show: Callable[..., Opened], scheme: str, width: int) -> None:
@@ -483,6 +502,7 @@ def test_curves_can_be_told_apart_in_any_scheme_and_width(show: Callable[..., Op
     assert inside
 
 
+@pytest.mark.long
 def test_the_figure_follows_the_window(show: Callable[..., Opened]) -> None:
     page = show().page
     wide = page.locator("#curves svg").get_attribute("viewBox")

@@ -26,6 +26,7 @@ def resolved(task: Task, **values: Any) -> Recipe:
     return resolve(Recipe.parse(values, "test"), task, "fp32")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("trainable", TRAINABLE)
 @pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
 def test_every_none_is_filled_from_the_task_and_from_what_is_trained(task: Task, trainable: Any) -> None:
@@ -116,6 +117,7 @@ def test_a_cosine_alone_has_nothing_to_train_and_is_scored_as_it_is() -> None:
     assert not resolved(STS, head="cosine", trainable="adapter").score_start
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("epochs", range(1, 12))
 @pytest.mark.parametrize("evaluations", [None, *range(1, 13)])
 def test_evaluations_are_spread_evenly_and_the_last_epoch_has_one(evaluations: int | None, epochs: int) -> None:
@@ -543,6 +545,7 @@ def test_few_rows_are_passed_more_often_until_there_are_enough_steps(
     assert recipe.epochs_over(rows) == expected
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("rows", [1, 31, 200, 300, 1_000, 3_200, 10_000, 100_000])
 @pytest.mark.parametrize("epochs", [1, 4, 12, 50])
 def test_enough_steps_and_few_evaluations_go_together(rows: int, epochs: int) -> None:

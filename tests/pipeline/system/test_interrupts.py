@@ -90,6 +90,7 @@ def stand_in(folder: Path, module: str, source: str) -> Path:
     return mark
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("module", "arguments", "line"),
     [

@@ -758,6 +758,7 @@ def test_a_longest_time_between_checkpoints_can_be_set(tmp_path: Path, monkeypat
     assert steps == [*range(1, 15), 14]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
 def test_an_interrupt_keeps_the_step_that_is_under_way(

@@ -67,6 +67,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
 @pytest.mark.parametrize("places", [[1, 2, 6, 13], [0], []], ids=str)
 def test_scores_and_gradients_are_those_of_a_head_that_reads_every_token(
@@ -102,6 +103,7 @@ def test_the_head_counts_what_berts_does() -> None:
     assert sum(p.numel() for p in model.parameters() if id(p) not in encoder) == 622_650
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("hidden", [0.0, 0.15, 1.0])
 @pytest.mark.parametrize(("pieces", "most_padding"), [(1, None), (2, None), (3, 2), (12, None), (20, None), (1, 3)])
 def test_a_batch_that_is_cut_has_the_loss_of_the_whole(pieces: int, most_padding: int | None, hidden: float) -> None:

@@ -87,6 +87,7 @@ def test_every_batch_of_a_pass_comes_once_before_the_next_pass_begins(rule: str,
     assert {task for task, _ in found} == set(COUNTS) or steps_per_epoch == 2
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("first", [1, 2, 3])
 @pytest.mark.parametrize("epoch", range(1, EPOCHS + 1))
 @pytest.mark.parametrize("rule", RULES)

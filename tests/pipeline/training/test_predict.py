@@ -69,6 +69,7 @@ def counted(model: TransferModel) -> list[int]:
     return seen
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("head", PAIR_HEADS)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("sentences", [1, 9, 500])

@@ -154,6 +154,7 @@ def test_it_costs_one_forward_and_one_forward_backward_pass_more_than_a_plain_st
     assert passes == {"forward": 3, "backward": 1 if trainable == "head" else 3}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("trainable", "encoding", "head"),
     [

@@ -18,6 +18,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from pipeline.executors.on_ray import ray_cluster
 
+pytestmark = pytest.mark.long
+
 SHORT = """
 methods = ["full"]
 targets = ["films", "meals"]
@@ -89,15 +91,11 @@ def test_no_cluster_is_one_message_at_once(address: str) -> None:
         pass
 
 
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_study_on_two_nodes_of_which_one_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
         compare_on(cluster, SHORT, workspace, tmp_path, {})
 
 
-@pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_24_cells_on_two_nodes_while_the_driver_is_killed_and_a_node_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
