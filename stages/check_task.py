@@ -8,10 +8,11 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
+from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split
 from pipeline.data.table_files import SUFFIXES
-from pipeline.data.tables import other_delimiter, read_table
+from pipeline.data.tables import read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone

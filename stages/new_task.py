@@ -12,12 +12,12 @@ import pandas as pd
 
 from pipeline.data.columns import columns_named
 from pipeline.data.foreign import read_foreign
+from pipeline.data.formats import format_of
 from pipeline.data.labels import FEW, counted
 from pipeline.data.load import has_rows, load_split
 from pipeline.data.overlap import overlapping_rows, sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
-from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
@@ -71,7 +71,7 @@ def new_task(
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
-    suffix = file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".csv"
+    suffix = file.suffix.lower() if format_of(file).is_exact else ".csv"
     with new_folder(folder) as temporary:
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():

@@ -24,8 +24,8 @@ from pipeline.data.cells import (
     is_no_text,
     number_of_class,
 )
+from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import nearest_class
-from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened

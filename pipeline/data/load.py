@@ -8,9 +8,10 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import is_blank
+from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.sample import stratified
 from pipeline.data.table_files import SUFFIXES
-from pipeline.data.tables import other_delimiter, read_table
+from pipeline.data.tables import read_table
 from pipeline.data.task_data import DEV_SEED, TaskData
 from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError

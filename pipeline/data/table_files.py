@@ -2,19 +2,20 @@
 
 from pathlib import Path
 
+from pipeline.data.formats import SUFFIXES, Format, format_of
+from pipeline.data.formats.delimited import CSV
 from pipeline.system.atomic import check_writable
 from pipeline.system.errors import PipelineError, writing
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
-SPREADSHEET = ".xlsx"
-"""Read where a person's own tables are (``pipeline.data.foreign``), and never written."""
+__all__ = ["STANDARD", "SUFFIXES", "check_output", "format_named", "name_of"]
+
 STANDARD = Path("-")
-"""Standard input or standard output, where a file is named."""
+"""Standard input or standard output, where a file is named; it is csv."""
 
 
-def check_suffix(file: Path) -> None:
-    if file != STANDARD and file.suffix not in SUFFIXES:
-        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+def format_named(file: Path) -> Format:
+    """The format that the name of ``file`` asks for; a :class:`PipelineError` if none has its suffix."""
+    return CSV if file == STANDARD else format_of(file)
 
 
 def name_of(file: Path) -> str:
@@ -24,9 +25,7 @@ def name_of(file: Path) -> str:
 
 def check_output(output_file: Path, input_file: Path) -> None:
     """Fail before anything is computed if a table cannot be written, or would replace the input."""
-    if output_file.suffix.lower() == SPREADSHEET:
-        raise PipelineError(f"--output {output_file}: xlsx is read but not written: use one of {', '.join(SUFFIXES)}")
-    check_suffix(output_file)
+    format_named(output_file)
     if output_file == STANDARD:
         return
     with writing(output_file):

@@ -56,8 +56,11 @@ def test_any_text_comes_back_as_written(suffix: str, rows: list[tuple[str, ...]]
         write_table(table, file)
         back = read_table(file)
     assert list(back.columns) == list(table.columns)
-    empty = None if suffix in DELIMITED else ""  # an empty cell is a missing text
-    assert back.to_numpy(dtype=object).tolist() == [[text or empty for text in row[:width]] for row in rows]
+    empty = None if suffix in (*DELIMITED, ".xlsx") else ""  # an empty cell is a missing text
+    expected = [[text or empty for text in row[:width]] for row in rows]
+    while suffix == ".xlsx" and expected and not any(expected[-1]):  # a sheet ends with its last filled row
+        del expected[-1]
+    assert back.to_numpy(dtype=object).tolist() == expected
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -79,8 +82,7 @@ def test_numbers_keep_their_value(suffix: str, tmp_path: Path) -> None:
     file = tmp_path / f"table{suffix}"
     write_table(pd.DataFrame({"value": numbers}), file)
     found = [float(value) for value in read_table(file)["value"]]
-    # pandas writes JSON with at most 15 digits after the point.
-    assert found == (numbers if suffix != ".jsonl" else pytest.approx(numbers, rel=1e-9, abs=1e-9))
+    assert found == (numbers if suffix != ".xlsx" else pytest.approx(numbers, rel=1e-15, abs=0))
 
 
 @pytest.mark.parametrize("suffix", DELIMITED)
@@ -274,7 +276,7 @@ def test_text_that_is_not_utf8_is_named_by_line_and_bytes(suffix: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("table.xlsx", b"", r"unknown suffix '\.xlsx': use one of \.parquet, \.csv"),
+        ("table.txt", b"", r"unknown suffix '\.txt': use one of \.parquet, \.csv"),
         ("table", b"", "unknown suffix ''"),
         ("table.csv", None, "no such file"),
     ],
@@ -293,5 +295,5 @@ def test_a_file_that_is_no_table_is_named_with_the_reason(
 
 def test_a_table_is_not_written_under_an_unknown_suffix(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="unknown suffix"):
-        write_table(pd.DataFrame({"a": [1]}), tmp_path / "table.xlsx")
+        write_table(pd.DataFrame({"a": [1]}), tmp_path / "table.txt")
     assert not list(tmp_path.iterdir())

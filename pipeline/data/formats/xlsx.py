@@ -1,0 +1,140 @@
+"""Spreadsheets: the one sheet with cells, whose first row that is not blank names the columns."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.formats.base import Format, Table, column_names
+from pipeline.system.errors import PipelineError, shortened
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.worksheet.worksheet import Worksheet
+
+_REMEDY = "save the sheet as csv, and give that"
+# OOXML, ST_Xstring (ECMA-376 part 1, 22.9.2.19): what XML cannot hold is written _xHHHH_, and so is a _ before such.
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+_TO_ESCAPE = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
+_LONGEST = 32_767  # characters of a cell
+_MOST_EXACT = 10**15  # spreadsheet programs round longer numbers
+
+
+def read(content: bytes, where: str, *, strict: bool) -> Table:
+    """The rows below the header, blank ones too; an empty cell is None. Cells merged down a column share their value.
+
+    Raises:
+        PipelineError: several sheets have cells, or a formula has no saved result.
+    """
+    import pandas as pd
+
+    sheets = _filled(content, where, values=False)
+    # Hidden sheets hold lists to choose from.
+    visible = {name: sheet for name, sheet in sheets.items() if sheet.sheet_state == "visible"} or sheets
+    hidden, sheets = [name for name in sheets if name not in visible], visible
+    if len(sheets) > 1:
+        raise PipelineError(f"{where}: {len(sheets)} sheets have cells ({', '.join(sheets)}): {_REMEDY}")
+    if not sheets:
+        raise PipelineError(f"{where}: no rows: the file is empty")
+    ((name, sheet),) = sheets.items()
+    if formulas := [cell for row in sheet.iter_rows() for cell in row if cell.data_type == "f"]:
+        sheet = _filled(content, where, values=True).get(name, sheet)
+        # An empty text that is a result has the type of a text.
+        results = [sheet[cell.coordinate] for cell in formulas]
+        lost = [cell.coordinate for cell in results if cell.value is None and cell.data_type == "n"]
+        if lost:
+            raise PipelineError(
+                f"{where}: {len(lost)} cells hold formulas without a saved result, such as {lost[0]}: open the file in"
+                " a spreadsheet program and save it, or save the sheet as csv"
+            )
+    cells = [[_value(cell) for cell in row] for row in sheet.iter_rows()]
+    header = next(number for number, row in enumerate(cells) if any(value is not None for value in row))
+    filled = _fill_merged(sheet, cells, header)
+    while all(value is None for value in cells[-1]):
+        del cells[-1]
+    width = max(place + 1 for row in cells for place, value in enumerate(row) if value is not None)
+    columns = {place: [row[place] for row in cells[header + 1 :]] for place in range(width)}
+    rows = pd.DataFrame(columns, dtype=object).set_axis(column_names(cells[header][:width]), axis=1)
+    notes = [f"{filled} merged cells filled"] if filled else []
+    notes += [f"hidden sheet {other} left out" for other in hidden]
+    return Table(rows, ", ".join([f"xlsx, sheet {name}", *notes]))
+
+
+def _filled(content: bytes, where: str, values: bool) -> dict[str, Worksheet]:
+    """The sheets with cells by name, with formulas or with the ``values`` that were saved of them."""
+    import openpyxl
+
+    try:
+        book = openpyxl.load_workbook(io.BytesIO(content), data_only=values)
+    except Exception as error:  # whatever its parsers raise for a file that is none
+        raise PipelineError(f"{where}: cannot be read as xlsx ({shortened(str(error))}): {_REMEDY}") from None
+    return {
+        sheet.title: sheet
+        for sheet in book.worksheets
+        if any(cell.value is not None for row in sheet.iter_rows() for cell in row)
+    }
+
+
+def _value(cell: Any) -> Any:
+    value = cell.value
+    if cell.data_type == "e" or value == "":
+        return None
+    if isinstance(value, str):
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _fill_merged(sheet: Worksheet, cells: list[list[Any]], header: int) -> int:
+    """Give each cell below the header that is merged with one above it in its column its value; return how many."""
+    filled = 0
+    for area in sheet.merged_cells.ranges:
+        column, first = area.min_col - 1, area.min_row - 1
+        if first > header and cells[first][column] is not None:
+            for row in range(first + 1, area.max_row):
+                cells[row][column] = cells[first][column]
+                filled += 1
+    return filled
+
+
+def write(table: pd.DataFrame, file: Any) -> None:
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("table")
+    for row in _written(table, sheet):
+        sheet.append(row)
+    book.save(file)
+
+
+def check(table: pd.DataFrame) -> None:
+    write(table, io.BytesIO())
+
+
+def _written(table: pd.DataFrame, sheet: Any) -> Iterator[list[WriteOnlyCell]]:
+    import pandas as pd
+    from openpyxl.cell import WriteOnlyCell
+
+    def cell(value: Any) -> WriteOnlyCell:
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            value = str(value)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MOST_EXACT:
+            value = str(value)
+        if not isinstance(value, str):
+            return WriteOnlyCell(sheet, None if pd.api.types.is_scalar(value) and pd.isna(value) else value)
+        value.encode()
+        text = _TO_ESCAPE.sub(lambda match: f"_x{ord(match[0]):04X}_", value)
+        if len(text) > _LONGEST:
+            raise ValueError(f"a cell holds at most {_LONGEST:,} characters")
+        written = WriteOnlyCell(sheet, text)
+        written.data_type = "s"  # what begins with = is no formula
+        return written
+
+    yield [cell(str(name)) for name in table.columns]
+    for row in zip(*(table.iloc[:, place].tolist() for place in range(table.shape[1])), strict=True):
+        yield [cell(value) for value in row]
+
+
+XLSX = Format((".xlsx",), read, write, check, magic=b"PK\x03\x04", is_exact=False)
