@@ -10,10 +10,10 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import FEW, are_numbers, counted
-from pipeline.data.load import held_out_share, load_all_rows, load_split
-from pipeline.data.table_files import SUFFIXES
+from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
 from pipeline.data.tables import read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
+from pipeline.data.texts import name_among
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system.errors import PipelineError, noted, one_line, raise_all
@@ -77,12 +77,10 @@ def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]
     texts: dict[str, pd.DataFrame] = {}
     lines: list[str] = []
     problems: list[str] = []
-    for file in (folder / f"{task.files.test}{suffix}" for suffix in SUFFIXES):
+    for file in tables_in(folder, task.files.test):
         with noted(problems):
-            if not file.exists():
-                continue
             table = read_table(file)
-            if task.label in table or other_delimiter(table.columns):
+            if name_among(task.label, table.columns) or other_delimiter(table.columns):
                 wanted.append("test")
                 continue
             texts["test"] = canonical_rows(task, table, str(file), source=task.files, labelled=False)

@@ -19,9 +19,9 @@ from pipeline.runs.seen import Gaps, drawn_again, either, lesson_of, others_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.by_class import ClassScore, LargestClass, class_scores, largest_class
-from pipeline.stats.metrics import score
+from pipeline.stats.metrics import METRICS, score
 from pipeline.stats.paired import score_interval
-from pipeline.system.errors import noted
+from pipeline.system.errors import PipelineError, noted
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from stages.kept_models import target_of
@@ -93,11 +93,16 @@ def evaluate(
     if input_file is None:
         splits = workspace.splits
         is_test = split == "test"
-        rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS) if is_test else splits.published(task).dev
+        if is_test:
+            rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS, one_label=True)
+        else:
+            rows = splits.published(task).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
-        rows = canonical_rows(task, table, name_of(input_file), source=task.files, leave_out_blank=True)
+        where = name_of(input_file)
+        rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, one_label=True)
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
+    _check_scorable(rows["label"], task)
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
@@ -129,6 +134,16 @@ def evaluate(
         changed=tuple(dict.fromkeys(gaps.changed)),
         problems=tuple(dict.fromkeys(gaps.problems)),
     )
+
+
+def _check_scorable(labels: pd.Series, task: Task) -> None:
+    """Raise a :class:`PipelineError` if the metric is not defined on ``labels``."""
+    if len(labels) < 2:
+        raise PipelineError(f"a single row of {task.name}: an interval of its score needs two: give more rows")
+    if labels.nunique() < 2 and METRICS[task.metric].worst < 0:
+        raise PipelineError(
+            f"all {len(labels)} rows of {task.name} have one label: {task.metric} is not defined: add rows with others"
+        )
 
 
 def _count(rows: np.ndarray | None) -> int | None:

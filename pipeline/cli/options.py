@@ -66,8 +66,9 @@ DataFolders = Annotated[
         negative=(),
         validator=_check_paths,
         show_default=False,
-        help="Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl, and <task>/task.toml; may be given"
-        " several times. A task in none of them is read from its Hub data set (the folder data, if there is one).",
+        help="Folder with <task>/{train,dev,test} as parquet, csv, tsv, jsonl or xlsx, and <task>/task.toml; may be"
+        " given several times. A task in none of them is read from its Hub data set (the folder data, if there is"
+        " one).",
     ),
 ]
 FreeText = Annotated[str, Parameter(allow_leading_hyphen=True)]

@@ -165,6 +165,10 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     if (largest := evaluation.largest_class) is not None:
         lines.append(f"always answering {largest.name}, the largest class: {evaluation.metric} {largest.score:.4f}")
         lines += _class_table(evaluation.classes)
+        if sum(each.rows > 0 for each in evaluation.classes) < 2:
+            lines.append(
+                f"all rows have the label {largest.name}: {evaluation.metric} says nothing about the other classes"
+            )
     if evaluation.left_out:
         lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
     sources = evaluation.sources_trained_on

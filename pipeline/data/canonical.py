@@ -6,6 +6,7 @@ score; absent in unlabelled rows).
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -27,9 +28,10 @@ from pipeline.data.cells import (
 from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import nearest_class
 from pipeline.data.tasks import Files, Hub, Source, Task
-from pipeline.data.texts import BROKEN, is_broken, same_form
+from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
+_SIGNED = re.compile(r"\+[0-9]+")
 _PART = 2**14  # values that are Python objects at once
 
 
@@ -41,27 +43,29 @@ def canonical_rows(
     source: Source = Files(),
     labelled: bool = True,
     leave_out_blank: bool = False,
+    one_label: bool = False,
 ) -> pd.DataFrame:
     """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
     ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
     with a blank text, or of labelled rows a blank label, is no mistake but left out: the index of the others is their
     place in ``table``, from 0. Messages name that place too, from 1, whatever ``source`` drops. Rows without ids get as
-    ids the numbers from 0 of those that ``source`` does not drop.
+    ids the numbers from 0 of those that ``source`` does not drop. Unless ``one_label``, it is a mistake if all labels
+    are equal: nothing can be learned from them.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
-    _check_there(table, [*text_columns, *([label_column] if labelled else [])], where)
+    read = [*text_columns, *([label_column] if labelled else [])]
+    table = _with_columns(table, read, where)
     table = table.reset_index(drop=True)  # rows are known by their place, also after some are dropped
     if source.drop_blank:
         texts = zip(*(table[column] for column in text_columns), strict=True)
         table = _those(table, [not any(map(is_blank, row)) for row in texts])
     if source.drop_labels and labelled:
-        dropped = frozenset(source.drop_labels)
+        dropped = {_label_keys(label)[0] for label in source.drop_labels}
         table = _those(table, [dropped.isdisjoint(_label_keys(value)) for value in table[label_column]])
     if table.empty:
         raise PipelineError(f"{where}: no rows")
-    read = [*text_columns, *([label_column] if labelled else [])]
     left_out = np.zeros(len(table), dtype=bool)
     for column in read if leave_out_blank else ():
         left_out |= _which(table[column], is_blank)
@@ -74,7 +78,7 @@ def canonical_rows(
         labels = rows["label"][~left_out]
         if labels.empty:
             problems.append("no row has both a text and a label")
-        elif not problems and labels.nunique() < 2:
+        elif not problems and not one_label and labels.nunique() < 2:
             only = task.classes[labels.iloc[0]] if task.classes else f"{labels.iloc[0]:g}"
             problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {shortened(only)}")
     raise_all(where, problems)
@@ -93,17 +97,18 @@ def fingerprint(rows: pd.DataFrame) -> str:
     return digest.hexdigest()
 
 
-def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
-    missing = [column for column in columns if column not in table.columns]
-    if not missing:
-        return
-    message = (
-        f"{where}: {'columns' if missing[1:] else 'column'} {', '.join(map(repr, missing))}"
-        f" {'are' if missing[1:] else 'is'} missing; the columns are"
-        f" {', '.join(map(repr, table.columns))}"
-    )
-    remedy = other_delimiter(table.columns)
-    raise PipelineError(f"{message}: {remedy}" if remedy else message)
+def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
+    """``table`` with ``columns`` called so; a :class:`PipelineError` if it lacks one."""
+    found = {column: name_among(column, table.columns) for column in columns}
+    if missing := [column for column, own in found.items() if own is None]:
+        message = (
+            f"{where}: {'columns' if missing[1:] else 'column'} {', '.join(map(repr, missing))}"
+            f" {'are' if missing[1:] else 'is'} missing; the columns are"
+            f" {', '.join(map(repr, table.columns))}"
+        )
+        remedy = other_delimiter(table.columns)
+        raise PipelineError(f"{message}: {remedy}" if remedy else message)
+    return table.rename(columns={own: column for column, own in found.items() if own is not None})
 
 
 def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
@@ -215,10 +220,9 @@ def _unclear_labels(task: Task, source: Source) -> str | None:
     section = "hub" if isinstance(source, Hub) else "files"
     keys: dict[str, str] = {}
     for raw in source.labels:
-        for key in _label_keys(raw):
-            other = keys.setdefault(key, raw)
-            if source.labels[other] != source.labels[raw]:
-                return f"{section}.labels: {other!r} and {raw!r} are the same label: keep one of them"
+        other = keys.setdefault(_label_keys(raw)[0], raw)
+        if source.labels[other] != source.labels[raw]:
+            return f"{section}.labels: {other!r} and {raw!r} are the same label: keep one of them"
     for own, name in enumerate(() if source.labels else task.classes):
         number = number_of_class(name)
         if not np.isnan(number) and number != own:
@@ -234,9 +238,10 @@ def _unclear_labels(task: Task, source: Source) -> str | None:
 
 def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
     """What reads a raw label as a number, NaN where it is none, and the problem with such a label."""
-    given = {key: label for raw, label in source.labels.items() for key in _label_keys(raw)}
+    others = {key: label for raw, label in source.labels.items() for key in _label_keys(raw)[1:]}
+    given = others | {_label_keys(raw)[0]: label for raw, label in source.labels.items()}
     if given:
-        return lambda value: _first_of(given, value), f"label not in {list(given)}"
+        return lambda value: _first_of(given, value), f"label not in {list(source.labels)}"
     read_number = as_number if task.kind == "score" else number_of_class
     classes = _classes_by_name(task)
     if not classes:
@@ -252,7 +257,8 @@ def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
 
 def _classes_by_name(task: Task) -> dict[str, float]:
     """The numbers of the classes by name, but for names that are their numbers."""
-    return {same_form(name): number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
+    names = {name: number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
+    return {_label_keys(name)[0]: number for name, number in names.items()}
 
 
 def _first_of(labels: Mapping[str, float], value: Any) -> float:
@@ -263,12 +269,14 @@ def _first_of(labels: Mapping[str, float], value: Any) -> float:
 def _label_keys(value: Any) -> tuple[str, ...]:
     """What a raw label may be called in a table of labels; the first that is there counts.
 
-    A boolean is a word in the usual spellings, and only where none of these is there a number.
+    A boolean is its name, and a number only where none has it; so is a number with a plus sign.
     """
-    if is_boolean(value):
-        return (word := str(value)).lower(), word, word.upper(), str(int(value))
     name = as_label(value)
-    return (same_form(str(value)) if name is None else name,)
+    if name is None:
+        return (same_form(str(value)),)
+    if is_boolean(value):
+        return name, str(int(value))
+    return (name, name[1:]) if _SIGNED.fullmatch(name) else (name,)
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

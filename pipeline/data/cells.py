@@ -15,11 +15,14 @@ import pandas as pd
 from pipeline.data.texts import same_form
 from pipeline.system.errors import shortened
 
-_WHOLE = re.compile(r"\s*(?:\+(?=[1-9]))?(-?[1-9][0-9]*)\s*")
+_WHOLE = re.compile(r"\s*([+-]?[1-9][0-9]*)\s*")
+_BOOLEANS = ("true", "True", "TRUE", "false", "False", "FALSE")
 _MOST_EXACT = 2**53
 """The first whole number that ``float`` gives to another one too."""
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_GROUPED = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}([ \u00a0\u2009\u202f'\u2019][0-9]{3})+(\.[0-9]+)?\s*")
+_NO_DIGIT = re.compile(r"[^0-9.+-]")
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 
 
@@ -87,9 +90,9 @@ def as_text(value: Any) -> str:
 def as_label(value: Any) -> str | None:
     """A raw label as the name of a class; None if it is blank.
 
-    1, 1.0 and "1" are the same; a code such as "007" is a name. A name is the same in every Unicode form, and with
-    white space around it. A boolean is ``true`` or ``false``. A list of one label is that label, and an empty list is a
-    blank.
+    1, 1.0 and "1" are the same; "+1" and a code such as "007" are names. A name is the same in every Unicode form, and
+    with white space around it. A boolean is ``true`` or ``false``, and so are its usual spellings as a text. A list of
+    one label is that label, and an empty list is a blank.
     """
     while (labels := listed(value)) is not None and len(labels) < 2:
         value = labels[0] if labels else None
@@ -102,6 +105,8 @@ def as_label(value: Any) -> str | None:
     text = str(value)
     if whole := _WHOLE.fullmatch(text):
         return whole[1]
+    if text.strip() in _BOOLEANS:
+        return text.strip().lower()
     number = number_of_class(text)
     is_whole = abs(number) < _MOST_EXACT and number == int(number)
     return str(int(number)) if is_whole else same_form(text)
@@ -112,7 +117,11 @@ def is_boolean(value: Any) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """The finite number that ``value`` is or spells, else NaN."""
+    """The finite number that ``value`` is or spells, else NaN; spaces or apostrophes may group its thousands."""
+    if isinstance(value, str):
+        value = value.replace("\u2212", "-")  # the minus of typesetters
+        if _GROUPED.fullmatch(value):
+            value = _NO_DIGIT.sub("", value)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -121,8 +130,9 @@ def as_number(value: Any) -> float:
 
 
 def number_of_class(value: Any) -> float:
-    """The number that ``value`` is or spells as a label, else NaN; a code is a name."""
-    return float("nan") if is_code(value) else as_number(value)
+    """The number that ``value`` is or spells as a label, else NaN; a code is a name, and so are grouped thousands."""
+    is_name = is_code(value) or (isinstance(value, str) and _GROUPED.fullmatch(value) is not None)
+    return float("nan") if is_name else as_number(value)
 
 
 def is_code(value: Any) -> bool:

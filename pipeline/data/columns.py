@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
+from pipeline.data.formats.base import is_unnamed
 from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, class_names, oddly_written
-from pipeline.data.texts import count_words, is_broken
+from pipeline.data.texts import count_words, is_broken, name_among
 from pipeline.system.errors import PipelineError
 
 _TEXT_NAMES = (
@@ -37,7 +38,6 @@ _PAIRS = (
     ("tweet", "reply"), ("comment", "reply"), ("post", "reply"),
 )  # fmt: skip
 _WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
-_UNNAMED = re.compile(r"Unnamed: [0-9]+")
 _DATED = re.compile(r"(?<!\d)(18|19|20)\d\d(?!\d)|(?<!\d)\d\d([./-])\d\d\2\d\d(?!\d)")
 """A year of four digits, or day, month and year of two each. Without these pandas takes 1.2.3 and May for dates too."""
 
@@ -53,6 +53,7 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     """The columns of texts and labels: as given, else by name, else by what they hold."""
     if not text or not {*text, label} <= {*table.columns}:  # else the header is one, whatever stands beside it
         _check_title(table, where)
+    label = label if label is None else name_among(label, table.columns) or label
     _check_given(table, where, text, label)
     free = [column for column in table.columns if not _is_id(column)]
     if broken := [column for column in free if is_broken(column)]:
@@ -73,17 +74,13 @@ def columns_named(option: str, columns: Collection[str]) -> list[str]:
     Each is meant as it is written, or else without the blanks around it. What is none of ``columns`` is among the names
     all the same, for a message.
     """
-    if (whole := _column(option, columns)) is not None:
+    if (whole := name_among(option, columns)) is not None:
         return [whole]
     for comma in re.finditer(",", option):
-        first, second = _column(option[: comma.start()], columns), _column(option[comma.end() :], columns)
+        first, second = (name_among(part, columns) for part in (option[: comma.start()], option[comma.end() :]))
         if first is not None and second is not None:
             return [first, second]
     return [part.strip() for part in option.split(",") if part.strip()]
-
-
-def _column(name: str, columns: Collection[str]) -> str | None:
-    return next((each for each in (name, name.strip()) if each in columns), None)
 
 
 def id_column(table: pd.DataFrame) -> str | None:
@@ -166,10 +163,6 @@ def _check_title(table: pd.DataFrame, where: str) -> None:
     """Raise a :class:`PipelineError` if most columns have no name, as where a title stands above the row of names."""
     if 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
         raise _unnamed(table, where)
-
-
-def is_unnamed(column: str) -> bool:
-    return _UNNAMED.fullmatch(column) is not None
 
 
 def _unnamed(table: pd.DataFrame, where: str) -> PipelineError:

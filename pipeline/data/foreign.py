@@ -10,7 +10,6 @@ from pipeline.data.formats import FORMATS, Table
 from pipeline.data.formats.base import is_unnamed
 from pipeline.data.table_files import STANDARD
 from pipeline.data.tables import read_any, read_table
-from pipeline.data.texts import same_form
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 
@@ -24,10 +23,7 @@ def read_foreign(file: Path) -> Table:
     table = read_any(file, strict=False)
     if table.rows.empty:
         raise PipelineError(f"{file}: no rows")
-    names = [same_form(str(name)) for name in table.rows.columns]
-    if len(set(names)) == len(names):
-        table.rows.columns = pd.Index(names)
-    trailing = len(list(takewhile(is_unnamed, reversed(names))))
+    trailing = len(list(takewhile(is_unnamed, reversed(table.rows.columns.astype(str)))))
     form = f"{table.form}, {trailing} last columns without a name" if trailing else table.form
     return Table(table.rows, form)
 

@@ -9,11 +9,13 @@ import pandas as pd
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import is_blank
 from pipeline.data.formats.delimited import other_delimiter
+from pipeline.data.formats.parquet import as_pandas
 from pipeline.data.sample import stratified
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import read_table
 from pipeline.data.task_data import DEV_SEED, TaskData
 from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
+from pipeline.data.texts import name_among
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
@@ -52,11 +54,14 @@ def held_out_share(task: Task, data: Path | None) -> float | None:
     return None if source.dev_fraction is None or _has_dev(task, data) else source.dev_fraction
 
 
-def load_split(task: Task, data: Path | None, split: Split, instead: str = "") -> pd.DataFrame:
+def load_split(
+    task: Task, data: Path | None, split: Split, instead: str = "", *, one_label: bool = False
+) -> pd.DataFrame:
     """One labelled split in canonical form, checked.
 
     Args:
         instead: what a command can do without the split, for the error where it is missing.
+        one_label: whether its labels may all be equal.
     """
     instead = instead and f"; {instead}"
     if data is None:
@@ -64,7 +69,7 @@ def load_split(task: Task, data: Path | None, split: Split, instead: str = "") -
         if split not in hub.splits:
             remedy = f"give the files with --data DIR{instead}"
             raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: {remedy}")
-        return _hub_rows(hub, task, split, labelled=True)
+        return _hub_rows(hub, task, split, labelled=True, one_label=one_label)
     stem = getattr(task.files, split)
     folder, files = _files_of(task, data, stem)
     if not files:
@@ -72,7 +77,7 @@ def load_split(task: Task, data: Path | None, split: Split, instead: str = "") -
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
-    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files)
+    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files, one_label=one_label)
 
 
 def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
@@ -94,7 +99,7 @@ def _hub_of(task: Task) -> Hub:
     return task.hub
 
 
-def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFrame:
+def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, one_label: bool = False) -> pd.DataFrame:
     """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
     # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
@@ -108,11 +113,12 @@ def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFram
             f"data set '{hub.dataset}' cannot be downloaded from the Hub: connect, or give its files with --data DIR"
             f" ({reason})"
         ) from error
-    table = loaded.to_pandas()
+    table = as_pandas(loaded.data.table)
     # Without ids, use the row numbers ("idx") that some Hub data sets have.
     if "id" not in table.columns and "idx" in table.columns:
         table = table.rename(columns={"idx": "id"})
-    return canonical_rows(task, table, f"{hub.dataset}:{hub.splits[split]}", source=hub, labelled=labelled)
+    where = f"{hub.dataset}:{hub.splits[split]}"
+    return canonical_rows(task, table, where, source=hub, labelled=labelled, one_label=one_label)
 
 
 def has_rows(task: Task, data: Path) -> bool:
@@ -122,7 +128,7 @@ def has_rows(task: Task, data: Path) -> bool:
         PipelineError: there is no such folder.
     """
     folder = _folder_of(task, data)
-    return folder is not None and bool(_tables(folder, task.files.train, task.files.dev, task.files.test))
+    return folder is not None and bool(tables_in(folder, task.files.train, task.files.dev, task.files.test))
 
 
 def has_labelled_test(task: Task, data: Path | None) -> bool:
@@ -133,9 +139,9 @@ def has_labelled_test(task: Task, data: Path | None) -> bool:
 
 
 def _has_labels(task: Task, table: pd.DataFrame) -> bool:
-    if task.label not in table.columns:
+    if (label := name_among(task.label, table.columns)) is None:
         return other_delimiter(table.columns) is not None  # a mistake, which is reported when the rows are read
-    return not table[task.label].map(is_blank).all()
+    return not table[label].map(is_blank).all()
 
 
 def _has_dev(task: Task, data: Path | None) -> bool:
@@ -147,7 +153,7 @@ def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
     folder = _folder_of(task, data)
     if folder is None:
         raise PipelineError(f"{data / task.name}: no such folder: --data must have <task>/train and <task>/dev")
-    return folder, _tables(folder, *stems)
+    return folder, tables_in(folder, *stems)
 
 
 def _folder_of(task: Task, data: Path) -> Path | None:
@@ -156,7 +162,8 @@ def _folder_of(task: Task, data: Path) -> Path | None:
         return next((data / name for name in (task.name, *task.aliases) if (data / name).is_dir()), None)
 
 
-def _tables(folder: Path, *stems: str) -> list[Path]:
+def tables_in(folder: Path, *stems: str) -> list[Path]:
+    """The tables of these names in ``folder``, in the order of ``stems``; suffixes may be in any case."""
     with reading(folder):
-        files = [folder / f"{stem}{suffix}" for stem in stems for suffix in SUFFIXES]
-        return [file for file in files if file.exists()]
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+        return [file for stem in stems for file in files if file.stem == stem and file.exists()]

@@ -123,6 +123,8 @@ def propose(
     columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
     labels = _labels(table[columns.label], where_label)
+    if labels.map(is_blank).all():
+        raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
     if unknown := {*to_drop} - {*map(as_label, labels)}:
         raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from pipeline.system.errors import PipelineError, shortened
@@ -19,6 +20,14 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 def same_form(text: str) -> str:
     """``text`` in one Unicode form and without white space around it, as names are compared."""
     return unicodedata.normalize("NFC", text).strip()
+
+
+def name_among(name: str, names: Iterable[str]) -> str | None:
+    """``name`` if it is one of ``names``, else the only one that differs in Unicode form, case or outer blanks."""
+    known = list(names)
+    key = same_form(name).casefold()
+    alike = [other for other in known if same_form(str(other)).casefold() == key]
+    return name if name in known else alike[0] if len(alike) == 1 else None
 
 
 def count_words(text: str) -> int:

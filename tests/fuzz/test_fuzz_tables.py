@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label
 from pipeline.data.foreign import read_foreign
+from pipeline.data.formats import FORMATS, SUFFIXES
 from pipeline.data.load import read_test_texts
-from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError
@@ -38,7 +38,7 @@ TASKS = [
     BASE | {"kind": "score", "range": [-1e38, 1e38], "metric": "pearson", "files": {"scale": [1e308, 1]}},
 ]
 tasks = st.sampled_from([Task.parse(values, "test") for values in TASKS])
-suffixes = st.sampled_from(SUFFIXES)
+suffixes = st.sampled_from([form.suffixes[0] for form in FORMATS if form.is_exact])
 
 cells = st.sampled_from(["good", "bad", "0", "1", "1.0", 0, 1, 2.5, None]) | texts | st.sampled_from(ODD_NUMBERS)
 
@@ -246,7 +246,7 @@ people_columns = st.sampled_from(["label", "class_id", "target", "y", "labels", 
 @st.composite
 def people_tables(draw: st.DrawFn) -> tuple[str, dict[str, list[Any]]]:
     """A suffix and columns as people have them: lists, ids or bytes as labels, equal texts, columns without a name."""
-    suffix, size = draw(st.sampled_from([*SUFFIXES, ".xlsx"])), draw(st.integers(20, 60))
+    suffix, size = draw(st.sampled_from(SUFFIXES)), draw(st.integers(20, 60))
     values, label = draw(people_labels), draw(people_columns)
     texts: list[Any] = [f"unique text number {row} here" for row in range(size)]
     for _ in range(draw(st.integers(0, 3))):  # equal texts, and blanks, which xlsx may have in merged cells

@@ -68,7 +68,7 @@ class Source(BaseModel):
 
 
 class Files(Source):
-    """Files of ``--data DIR``: ``DIR/<task>/<stem>.{parquet,csv,tsv,jsonl}``; values are stems."""
+    """Files of ``--data DIR``: ``DIR/<task>/<stem>.{parquet,csv,...}``; values are stems."""
 
     train: str = Field("train", description="file of the training rows, without its suffix")
     dev: str = Field("dev", description="file of the validation rows")

@@ -42,13 +42,12 @@ def test_a_blank_is_no_text_and_no_label(value: Any) -> None:
 @pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**53) - 1, 1234567890123456789, 1234567890123456788])
 def test_a_whole_number_of_any_length_is_a_label_of_its_own(number: int) -> None:
     assert as_label(number) == as_label(np.int64(number)) == as_label(f" {number} ") == str(number)
-    assert as_label(f"+{number}".replace("+-", "-")) == str(number)
 
 
 def test_spellings_of_a_number_are_one_label_and_a_code_is_a_name() -> None:
-    assert {as_label(value) for value in (1, 1.0, "1", "1.0", "+1", " 1 ", np.float32(1))} == {"1"}
+    assert {as_label(value) for value in (1, 1.0, "1", "1.0", " 1 ", np.float32(1))} == {"1"}
     assert {as_label(value) for value in (0, -0.0, "0", "-0", "0.0")} == {"0"}
-    names = ["007", "1.5", "+-1", "9007199254740993.0", "9007199254740992.0"]
+    names = ["007", "1.5", "+1", "+-1", "1 192", "1\u202f192", "9007199254740993.0", "9007199254740992.0"]
     assert [as_label(name) for name in names] == names
 
 

@@ -21,7 +21,7 @@ TITLED = table().assign(price="1").set_axis(["Tickets of May", "Unnamed: 1", "Un
         ("text", ["text"]),
         (" text ", ["text"]),
         (" padded", [" padded"]),
-        ("padded", ["padded"]),  # there is none
+        ("padded", [" padded"]),
         ("comment, if any", ["comment, if any"]),
         ("text,comment, if any", ["text", "comment, if any"]),
         ("comment, if any, text", ["comment, if any", "text"]),

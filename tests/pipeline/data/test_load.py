@@ -456,7 +456,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "no dev split": (
         task(),
         {"mood/train.csv": GOOD},
-        ["mood: split 'dev' is missing", "dev{.parquet,.csv,.tsv,.jsonl}"],
+        ["mood: split 'dev' is missing", "dev{.parquet,.csv,.tsv,.jsonl"],
     ),
     "two train splits": (
         task(),
