@@ -8,6 +8,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import TEXTS, capital, listed, paragraphs
+from pipeline.settings.recipe import MIN_STEPS
 from pipeline.system.backbone_name import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
@@ -22,6 +23,7 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from _added(runs)
     yield from runs.result.shared_text
     yield from _budgets(runs, main)
+    yield from _rising(runs, main)
     yield from _trials(runs)
     yield from _source_seed(runs)
     yield from _starts(runs)
@@ -120,6 +122,23 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
         f"Optimiser steps of a run differ on {listed(unlike)}: {'; '.join(_amounts(by_row))}."
         f"{f' Rows that start from trained models: {starts}.' if starts else ''}"
     )
+
+
+def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
+    """The rows that were still rising when short training ended: most of their runs keep the last epoch."""
+    kept: dict[str, list[bool]] = {}
+    for scored in main:
+        trainer = runs.trainer(scored)
+        if trainer is not None and (epochs := runs.epochs(scored)) and runs.steps(trainer) < MIN_STEPS:
+            title = runs.study.title(scored.entry.line.row)
+            kept.setdefault(title, []).append(trainer.best_epoch == epochs)
+    rising = {title: sum(last) for title, last in kept.items() if 2 * sum(last) > len(last)}
+    if rising:
+        listing = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising.items())
+        yield (
+            f"Scores were still rising when training ended (the last epoch is kept, after fewer than {MIN_STEPS}"
+            f" optimiser steps): {listing}. Longer training may change their order: leave --epochs out, or raise it."
+        )
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:

@@ -73,6 +73,7 @@ def choose_gates(
     if not warm:
         steps.append(f"{first} {alone[first].mean():.3f}")
         if most_explaining(alone, none) is None:
+            steps.append(f"not significantly more, with {len(whole)} rows")
             return _announced({first: 0.0}, steps, task)
         gates, reached = {first: 1.0}, alone[first].mean()
     if len(sample) < len(whole):

@@ -30,6 +30,7 @@ from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kind import Kind
 from pipeline.settings.kinds import KINDS
+from pipeline.settings.recipe import MIN_STEPS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
@@ -143,6 +144,7 @@ class TrainingRun:
         batching = self._batching(accelerator)
         data = batching.training_data(model, scorings)
         self._tell_cut(batching, scorings)
+        self._tell_few_steps(data.epochs * data.batches_per_epoch)
         encoder = model.of(self.task.name).backbone
         hashes = adapter_hashes(encoder, self._frozen(start.adapters))
         # A sharded copy has one dtype for all its weights.
@@ -200,6 +202,16 @@ class TrainingRun:
                 rows = sum(map(len, splits))
                 note = f"note: {cut:,} of {rows:,} rows of {name} are longer than {read} tokens and are cut ({remedy})"
                 self.workspace.tell_once(note, about=("cut", name, read))
+
+    def _tell_few_steps(self, steps: int) -> None:
+        """Say that a number of epochs, which lifts the least number of steps, leaves fewer than that."""
+        given = self.request.parts[0].recipe
+        if given.epochs is not None and given.min_steps is None and steps < MIN_STEPS and is_main_process():
+            note = (
+                f"note: epochs = {given.epochs} leaves {steps} optimiser steps on {'+'.join(self.parts)}; without it"
+                f" there are at least {MIN_STEPS}: scores may still be rising (--min-steps {MIN_STEPS})"
+            )
+            self.workspace.tell_once(note, about=("steps", *self.parts))
 
     def _tell_reversed(self, model: MultitaskModel, accelerator: Accelerator) -> None:
         """Say where a cosine head would be trained to call texts similar that are the less similar ones now."""

@@ -89,6 +89,11 @@ class Study(BaseModel):
         return name
 
     @property
+    def heading(self) -> str:
+        """The title of its page: its name, or of the default study, which may be on anybody's tasks, the targets."""
+        return ", ".join(self.targets) if self.name == "default" else self.name
+
+    @property
     def all_tasks(self) -> tuple[str, ...]:
         """Targets and sources, each once."""
         return tuple(dict.fromkeys((*self.targets, *self.sources)))

@@ -46,6 +46,11 @@ def read_study(
         changes["scoring"] = {**values["scoring"], "rows": changes["scoring"]}
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
+    if {"targets", "sources"} & {*changes} and "description" in values:  # it is of other tasks
+        tasks = {key: ", ".join(map(str, listed(changes.get(key, values.get(key))))) for key in ("targets", "sources")}
+        values["description"] = f"On {tasks['targets']}" + (
+            f", with sources {tasks['sources']}" if tasks["sources"] else ""
+        )
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
     flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
     given = ", ".join([*flags, *(["training options"] if recipe else [])])

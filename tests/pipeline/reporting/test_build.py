@@ -245,6 +245,18 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "Optimiser steps of a run differ on sst: full fine-tuning 96; adapter 87." in told
 
 
+@pytest.mark.parametrize(("best_epoch", "rows", "is_told"), [(4, 100, True), (3, 100, False), (4, 10_000, False)])
+def test_a_row_that_was_still_rising_when_short_training_ended_is_told(
+    best_epoch: int, rows: int, is_told: bool, tmp_path: Path
+) -> None:
+    study = make(tmp_path, methods=["adapter"])
+    recipe = Recipe(trainable="adapter", epochs=4)
+    study.add("adapter", "sst", 1, recipe=recipe, best_epoch=best_epoch, own={"train_rows": rows})
+    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if "still rising" in note]
+    assert len(told) == is_told
+    assert all("adapter 1 of 1" in note for note in told)
+
+
 @pytest.mark.parametrize("seeds", [[1], [1, 2]])
 def test_notes_name_rows_as_the_tables_do(seeds: list[int], tmp_path: Path) -> None:
     """Rows that have a title in common are told apart, and one with commas stays one of a list."""

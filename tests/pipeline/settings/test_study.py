@@ -15,6 +15,7 @@ from pipeline.settings.study import Study
 from pipeline.settings.study_files import read_study, study_names
 from pipeline.system.errors import PipelineError
 from stages.demo_tasks import TASKS as DEMO_TASKS
+from stages.studies import find_study
 
 STUDIES = Path(stages.__file__).parent / "studies"
 SHIPPED = sorted(file.stem for file in STUDIES.iterdir() if file.suffix == ".toml")
@@ -726,3 +727,11 @@ def test_a_mistake_in_the_shared_recipe_is_told_once_and_not_for_every_method() 
 
 def test_sources_make_fusion_possible_with_one_target() -> None:
     assert parse(methods=["fusion"], targets=["sst"], sources=["imdb"], reference="fusion").sources == ("imdb",)
+
+
+def test_the_default_study_on_tasks_of_ones_own_is_titled_by_them() -> None:
+    shipped, mine = find_study("default"), find_study("default", targets=["tickets"], sources=["orders"])
+    assert "Sentiment" in shipped.description
+    assert mine.heading == "tickets"
+    assert "Sentiment" not in mine.description
+    assert {"tickets", "orders"} <= {*mine.description.replace(",", "").split()}
