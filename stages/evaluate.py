@@ -1,33 +1,34 @@
-"""The score of a kept model on labelled rows, and whether these trained or chose it."""
+"""The score of a kept model on labelled rows that it has not seen."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import canonical_rows, fingerprint
+from pipeline.data.canonical import canonical_rows
 from pipeline.data.cut import group_numbers
 from pipeline.data.foreign import read_input
 from pipeline.data.limits import check_batch_size
 from pipeline.data.load import load_split
-from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import Gaps, drawn_again, either, lesson_of, others_seen
+from pipeline.runs.seen import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.by_class import ClassScore, LargestClass, class_scores, largest_class
 from pipeline.stats.metrics import METRICS, score
 from pipeline.stats.paired import score_interval
-from pipeline.system.errors import PipelineError, noted
+from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
-from stages.kept_models import target_of
-from stages.predict import predictions_of
+from stages.predict import models_for
 
 _OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"
+_FEWEST = 20
+"""Where the model has seen the other rows, so many have to be left."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,26 @@ class Evaluation:
     """What the score is to be compared with; None for a task of scores."""
     mean_absolute_error: float | None
     """On the range of the task's scores; None for a task of classes."""
+    seen: int
+    """Rows that are not scored, since the model has seen their text: it is counted below. Rows of dev that selected it
+    are scored where that split is asked for."""
     trained_on: int | None
-    """Rows whose text is in the training rows of the run, or of the target's adapter that it builds on; None where it
-    cannot be known."""
-    chosen_on: int | None
-    """Rows whose text is in those that chose its epoch; None where it cannot be known."""
-    sources_trained_on: dict[str, int | None]
-    """Rows whose text is in the training rows of another task, which the model builds on or was trained on jointly, by
-    task; None as above."""
+    """Rows whose text is in the training rows of the model, or of the target's adapter that it builds on; None where
+    that is unknown, since the model was made before models kept it."""
+    selected_on: int | None
+    """Rows whose text is in those that selected its epoch; None as above."""
+    seen_by_sources: dict[str, int | None]
+    """Rows whose text is in the training or validation rows of another task, which the model builds on or was trained
+    on jointly, by task; None as above."""
+    selecting: int
+    """Scored rows that selected its epoch: none but where the dev split was asked for."""
     left_out: int
     """Rows of the file without a text or a label."""
+    outside: int
+    """Rows whose score is beyond the range of the task."""
     cut: int
     """Rows that are longer than the ``max_length`` tokens that the model reads."""
     max_length: int
-    changed: tuple[str, ...]
-    """The tasks whose data have changed since a model was trained on them, so that its rows cannot be known."""
-    problems: tuple[str, ...]
-    """What could not be read, so that something cannot be known."""
 
     def summary(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,10 +87,10 @@ def evaluate(
     """Score a model on the labelled rows of a file, or of a split of the task.
 
     Args:
-        using: as for ``predict``, of the store or a run; an ensemble has its scores in its record.
+        using: as for ``predict``.
 
     Raises:
-        PipelineError: no such model, rows that are unfit, unlabelled or fewer than two.
+        PipelineError: no such model, rows that are unfit or unlabelled, or fewer than 20 that the model has not seen.
     """
     check_batch_size(batch_size)
     task, left_out = workspace.task(target), 0
@@ -94,29 +98,26 @@ def evaluate(
         splits = workspace.splits
         is_test = split == "test"
         if is_test:
-            rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS, one_label=True)
+            rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS, is_scored=True)
         else:
             rows = splits.published(task).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
         where = name_of(input_file)
-        rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, one_label=True)
+        rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, is_scored=True)
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
+    models = models_for([task], target, using, workspace, ())
+    seen = _seen(rows, task, models.runs, workspace, scores_selected=input_file is None and split == "dev")
+    rows = rows[~seen.left_out].reset_index(drop=True)
     _check_scorable(rows["label"], task)
-    model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
-        (prediction,), cut = predictions_of([model], rows, (), batch_size, accelerator)
-    labels, gaps = rows["label"].to_numpy(), Gaps()
-    trained = chosen = None
-    with noted(gaps.problems):
-        trained, chosen = _seen(rows, model.run, task, workspace, gaps)
-    sources, values = others_seen(rows, model.run, workspace, task, gaps), prediction.values
-    if task.name in sources:
-        trained = either(trained, sources.pop(task.name))
+        prediction, cut = models.predict({task.name: rows}, (), batch_size, accelerator)[task.name]
+    labels, values, (kind, run) = rows["label"].to_numpy(), prediction.values, models.names[0]
+    low, high = task.range or (-np.inf, np.inf)
     return Evaluation(
-        run=model.run,
-        kind=model.kind,
+        run=run,
+        kind=kind,
         task=task.name,
         rows=len(rows),
         metric=task.metric,
@@ -125,14 +126,15 @@ def evaluate(
         classes=class_scores(values, labels, task.classes) if task.classes else (),
         largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
-        trained_on=_count(trained),
-        chosen_on=_count(chosen),
+        seen=int(seen.left_out.sum()),
+        trained_on=seen.trained_on,
+        selected_on=seen.selected_on,
+        seen_by_sources=seen.by_sources,
+        selecting=seen.selecting,
         left_out=left_out,
+        outside=int(((labels < low) | (labels > high)).sum()),
         cut=cut.rows,
         max_length=cut.max_length,
-        sources_trained_on={source: _count(seen) for source, seen in sources.items()},
-        changed=tuple(dict.fromkeys(gaps.changed)),
-        problems=tuple(dict.fromkeys(gaps.problems)),
     )
 
 
@@ -146,42 +148,43 @@ def _check_scorable(labels: pd.Series, task: Task) -> None:
         )
 
 
-def _count(rows: np.ndarray | None) -> int | None:
-    return None if rows is None else int(rows.sum())
+class _Seen(NamedTuple):
+    """How many rows have a text that the models have seen (see :class:`Evaluation`), and which are not scored (n,)."""
+
+    left_out: np.ndarray
+    trained_on: int | None
+    selected_on: int | None
+    selecting: int
+    by_sources: dict[str, int | None]
 
 
-def _seen(
-    rows: pd.DataFrame, run: str, task: Task, workspace: Workspace, gaps: Gaps
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Which ``rows`` (n,) have a text of the rows that ``run`` trained on, and which of those that chose its epoch.
+def _seen(rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Workspace, *, scores_selected: bool) -> _Seen:
+    """Which ``rows`` (n,) have a text that the models of ``runs`` have seen.
 
-    The run's rows are found again in the task's data by the ids of its predictions and as :func:`drawn_again` has it,
-    and known by their fingerprints. Where they are not those of the run, the answer is None: the rows may have been
-    split again since, or removed, so that today's splits do not tell where a text stood then.
+    Raises:
+        PipelineError: fewer than :data:`_FEWEST` others are left.
     """
-    record, splits = workspace.ledger.find(run), workspace.splits
-    if record is None or task.name not in record.trained_on or splits.folder_of(task) is None:
-        return None, None
-    if not (then := record.fingerprints(task.name)):
-        return None, None
-    data = splits.published(task)
+    overlaps = overlap(rows, pd.concat([seen_by(task.name, run, workspace) for run in runs]))
+    none = np.zeros(len(rows), bool)
 
-    def shared(part: pd.DataFrame) -> np.ndarray:
-        return overlapping_rows(part, rows)[1]
+    def among(name: str, *uses: str) -> int | None:
+        if (name, "unknown") in overlaps:
+            return None
+        return int(np.any([overlaps.get((name, use), none) for use in uses], axis=0).sum())
 
-    def known(part: pd.DataFrame, kind: str) -> np.ndarray | None:
-        return shared(part) if fingerprint(part.reset_index(drop=True)) == then.get(kind) else None
-
-    saved = workspace.ledger.predictions(run, task.name, "dev")["id"]
-    chosen, trained = known(data.dev[data.dev["id"].isin(saved)], "dev"), None
-    chose_in_train = chosen is None
-    for drawn in drawn_again(lesson_of(record, task.name), splits.changed, workspace.ledger):
-        are_chosen = drawn["id"].isin(saved) & chose_in_train
-        trained = known(drawn[~are_chosen], "train")
-        if chosen is None:
-            chosen = known(drawn[are_chosen], "dev")
-        if trained is not None:
-            break
-    if trained is None or chosen is None:
-        gaps.changed.append(task.name)
-    return trained, chosen
+    selecting = overlaps.get((task.name, "selected"), none) if scores_selected else none
+    left_out = np.any([none, *(seen for seen in overlaps.values() if seen is not selecting)], axis=0)
+    left = int((~left_out).sum())
+    if left < _FEWEST and left_out.any():
+        raise PipelineError(
+            f"{left_out.sum()} of these {len(rows)} rows trained or selected the model, or one that it builds on, and a"
+            f" score on the other {left} says little: give at least {_FEWEST} rows that it has not seen"
+        )
+    sources = dict.fromkeys(name for name, _ in overlaps if name != task.name)
+    return _Seen(
+        left_out,
+        trained_on=among(task.name, "trained"),
+        selected_on=among(task.name, "selected"),
+        selecting=int((selecting & ~left_out).sum()),
+        by_sources={name: among(name, "trained", "selected") for name in sources},
+    )

@@ -20,7 +20,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
-from pipeline.runs.seen import trained_before
+from pipeline.runs.seen import seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json
 from pipeline.system.errors import PipelineError
@@ -204,7 +204,7 @@ def _scores(target: Target) -> Scores:
     else:
         assert isinstance(target.trained, Artifact)
         scores = Scores.of_manifest(target.trained.manifest)
-    before = trained_before(target.run, workspace)
+    before = seen_by(task, target.run, workspace)["task"].unique()  # the first to be trained first
     scores = replace(scores, before=tuple(name for name in before if name not in (task, *scores.beside)))
     others = list[Task]()
     for name in scores.other_tasks:

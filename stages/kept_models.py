@@ -207,8 +207,8 @@ def check_single(using: str) -> None:
     """Raise a :class:`PipelineError` for an ensemble, where one model is wanted."""
     if using.startswith(ENSEMBLE):
         raise PipelineError(
-            f"--using {using}: an ensemble is several models, which only predict can ask together: give one of its"
-            " members, as --using RUN"
+            f"--using {using}: an ensemble is several models, which only predict and evaluate ask together: give one of"
+            " its members, as --using RUN"
         )
 
 

@@ -124,7 +124,7 @@ def predict(
     table = on_main_process(lambda: read_input(input_file) if rows is None else rows)
     read = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
-    models = _models(tasks, target, using, workspace, dropped)
+    models = models_for(tasks, target, using, workspace, dropped)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
         predicted = models.predict(read, dropped, batch_size, accelerator)
@@ -149,7 +149,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class _Models:
+class Models:
     """What predicts: a model for each task, in their order; or the members of an ensemble for the only one."""
 
     passes: list[list[Target]]
@@ -157,6 +157,11 @@ class _Models:
     names: list[tuple[str, str]]
     """The kind and the name of what predicts each task."""
     ensemble: EnsembleRecord | None = None
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs whose models predict, of an ensemble those of its members."""
+        return [target.run for targets in self.passes for target in targets]
 
     def predict(
         self, rows: Mapping[str, pd.DataFrame], drop_layers: tuple[int, ...], batch_size: int, accelerator: Accelerator
@@ -177,14 +182,15 @@ class _Models:
         return {self.ensemble.task: (joined, max(cut for _, cut in answers))}
 
 
-def _models(
+def models_for(
     tasks: Sequence[Task], target: str, using: str, workspace: Workspace, drop_layers: tuple[int, ...]
-) -> _Models:
+) -> Models:
+    """What ``using`` means for ``tasks``, which the user named ``target``."""
     if using.startswith(ENSEMBLE):
         ensemble, members = _members(using, tasks[0], workspace, drop_layers)
-        return _Models([[member] for member in members], [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
+        return Models([[member] for member in members], [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
     targets = make_all(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, drop_layers))
-    return _Models(_passes(targets), [(each.kind, each.run) for each in targets])
+    return Models(_passes(targets), [(each.kind, each.run) for each in targets])
 
 
 def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.restore import on_own_backbone, restore
 from pipeline.runs.scoring import Scoring
+from pipeline.runs.seen import seen_rows
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
@@ -140,7 +141,9 @@ class _Pruning:
             "files": {},
         }
         names = [source.task for source in sources]
-        return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names)
+        untrained = replace(self.data, train=self.data.train.iloc[:0], added={})
+        seen = seen_rows({self.task.name: untrained}, [manifest.as_source], self.workspace)
+        return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names, seen)
 
     def _trained_parameters(self, model: TransferModel) -> int:
         """Those that training made of the model: fusion layers, an own adapter and the head."""

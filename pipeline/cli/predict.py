@@ -9,10 +9,10 @@ from pipeline.data.table_files import STANDARD, check_output
 from pipeline.data.tasks import find_task
 from pipeline.settings.layers import layers_option
 from pipeline.stats.names import EnsembleRule
-from pipeline.system.errors import PipelineError, few
+from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce, notice
-from stages.kept_models import check_models, find_model
+from stages.kept_models import check_models
 
 
 def predict(
@@ -89,11 +89,15 @@ def evaluate(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Score a trained model on labelled rows, overall and by class, and say whether it was trained or selected on them.
+    """Score a trained model on labelled rows that it has not seen, overall and by class.
+
+    Rows whose text stands in those that the model, or one that it builds on, was trained or selected on are left out.
+    Only --split dev scores the rows that selected the model.
 
     Args:
         target: The task.
-        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
+        using: fusion, adapter (each: the best on dev), a RUN or ensemble:NAME; auto: the better of fusion and adapter
+            on dev.
         input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
             of the task).
         split: The split to score if there is no --input (dev).
@@ -104,7 +108,7 @@ def evaluate(
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
-    find_model(places.task(target).name, using, places.store, places.reports, is_defined=True)
+    check_models(target, using, places.task, places.store, places.reports)
     announce(LIBRARIES)
     from stages import evaluate as stage
 
@@ -117,8 +121,6 @@ def evaluate(
         batch_size=passes.batch_size,
         precision=passes.precision,
     )
-    for problem in few(evaluation.problems):
-        notice(f"warning: {problem}")
     print_evaluation(evaluation, json)
     _tell_cut(evaluation.cut, evaluation.max_length, evaluation.rows, evaluation.task)
 

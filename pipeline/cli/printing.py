@@ -154,11 +154,12 @@ def _size(count: int) -> str:
 
 
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """The score with its interval, those of the classes, and what the rows had to do with the model."""
+    """Which rows the model has seen, then its score on the others with its interval, and the scores of the classes."""
     low, high = evaluation.interval
     lines = [
+        *_seen_lines(evaluation),
         f"{evaluation.kind} {evaluation.run} on {evaluation.rows} rows of {evaluation.task}:"
-        f" {evaluation.metric} {evaluation.score:.4f} (95 % CI {low:.4f} to {high:.4f})"
+        f" {evaluation.metric} {evaluation.score:.4f} (95 % CI {low:.4f} to {high:.4f})",
     ]
     if evaluation.mean_absolute_error is not None:
         lines.append(f"mean absolute error: {evaluation.mean_absolute_error:.4f}")
@@ -169,23 +170,34 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
             lines.append(
                 f"all rows have the label {largest.name}: {evaluation.metric} says nothing about the other classes"
             )
+    if evaluation.outside:
+        lines.append(f"rows with a score beyond the task's range, scored as they are: {evaluation.outside}")
     if evaluation.left_out:
         lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
-    sources = evaluation.sources_trained_on
-    counts = [
-        (evaluation.task, evaluation.trained_on, "that the model was trained on"),
-        (evaluation.task, evaluation.chosen_on, "that its epoch was selected on"),
-    ]
-    # It builds on such a task's model, or was trained on both tasks jointly.
-    counts += [(task, count, f"in the training rows of {task}") for task, count in sources.items() if count != 0]
-    if sources and all(count == 0 for count in sources.values()):
-        counts.append(("", 0, f"in the training rows of the other tasks ({', '.join(sources)})"))
-    for task, count, what in counts:
-        known = "how many cannot be known" if count is None else f"{count} of {evaluation.rows}"
-        if count is None and task in evaluation.changed:
-            known += f": the data of {task} have changed since, or were divided otherwise"
-        lines.append(f"rows with a text {what}: {known}")
     print_result(lines, evaluation.summary(), as_json)
+
+
+def _seen_lines(evaluation: Evaluation) -> Iterator[str]:
+    """What the rows had to do with the model and with those that it builds on, before the score is read."""
+    given, sources = evaluation.rows + evaluation.seen, evaluation.seen_by_sources
+    counts = {"in training": evaluation.trained_on}
+    if not evaluation.selecting:
+        counts["to select its epoch"] = evaluation.selected_on
+    counts |= {f"in the rows of {source}": count for source, count in sources.items()}
+    unknown = [name for name, count in {evaluation.task: evaluation.trained_on, **sources}.items() if count is None]
+    if evaluation.seen:
+        listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        yield f"{evaluation.seen} of {given} rows are left out, since the model has seen their text: {listed}"
+    elif not unknown:
+        yield f"the model was trained on none of these {given} rows"
+    if evaluation.selecting:
+        yield f"{evaluation.selecting} of the scored rows selected its epoch: it does better on them than on others"
+    if unknown:
+        names = " and ".join(unknown)
+        yield (
+            f"which rows of {names} the model was trained on is unknown, since it was made before models kept that: the"
+            " score may count some of them"
+        )
 
 
 def _class_table(scores: Sequence[ClassScore]) -> list[str]:

@@ -43,15 +43,15 @@ def canonical_rows(
     source: Source = Files(),
     labelled: bool = True,
     leave_out_blank: bool = False,
-    one_label: bool = False,
+    is_scored: bool = False,
 ) -> pd.DataFrame:
     """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
     ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
     with a blank text, or of labelled rows a blank label, is no mistake but left out: the index of the others is their
     place in ``table``, from 0. Messages name that place too, from 1, whatever ``source`` drops. Rows without ids get as
-    ids the numbers from 0 of those that ``source`` does not drop. Unless ``one_label``, it is a mistake if all labels
-    are equal: nothing can be learned from them.
+    ids the numbers from 0 of those that ``source`` does not drop. Rows that a trained model ``is_scored`` on may all
+    have one label, from which nothing can be learned, and scores beyond the task's range, which stay as they are.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -74,11 +74,11 @@ def canonical_rows(
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         rows[target] = _text_column(table[column], column, leave_out_blank, problems)
     if labelled:
-        rows["label"] = _labels(task, table[label_column], label_column, source, left_out, problems)
+        rows["label"] = _labels(task, table[label_column], label_column, source, left_out, is_scored, problems)
         labels = rows["label"][~left_out]
         if labels.empty:
             problems.append("no row has both a text and a label")
-        elif not problems and not one_label and labels.nunique() < 2:
+        elif not problems and not is_scored and labels.nunique() < 2:
             only = task.classes[labels.iloc[0]] if task.classes else f"{labels.iloc[0]:g}"
             problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {shortened(only)}")
     raise_all(where, problems)
@@ -188,7 +188,13 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
 
 
 def _labels(
-    task: Task, values: pd.Series, column: str, source: Source, left_out: np.ndarray, problems: list[str]
+    task: Task,
+    values: pd.Series,
+    column: str,
+    source: Source,
+    left_out: np.ndarray,
+    is_scored: bool,
+    problems: list[str],
 ) -> np.ndarray:
     """The labels (n,) of rows of which some are ``left_out`` (n,); what is no label is added to ``problems``."""
     if unclear := _unclear_labels(task, source):
@@ -203,6 +209,8 @@ def _labels(
     unread = np.isnan(numbers)
     _report(problems, f"column '{column}': {unreadable}", values, unread, list(source.labels) or task.classes)
     labels, outside = as_labels(task, numbers)
+    if is_scored and task.range is not None:
+        labels, outside = numbers, np.isinf(numbers)
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:

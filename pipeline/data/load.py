@@ -55,13 +55,13 @@ def held_out_share(task: Task, data: Path | None) -> float | None:
 
 
 def load_split(
-    task: Task, data: Path | None, split: Split, instead: str = "", *, one_label: bool = False
+    task: Task, data: Path | None, split: Split, instead: str = "", *, is_scored: bool = False
 ) -> pd.DataFrame:
     """One labelled split in canonical form, checked.
 
     Args:
         instead: what a command can do without the split, for the error where it is missing.
-        one_label: whether its labels may all be equal.
+        is_scored: as in :func:`pipeline.data.canonical.canonical_rows`.
     """
     instead = instead and f"; {instead}"
     if data is None:
@@ -69,7 +69,7 @@ def load_split(
         if split not in hub.splits:
             remedy = f"give the files with --data DIR{instead}"
             raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: {remedy}")
-        return _hub_rows(hub, task, split, labelled=True, one_label=one_label)
+        return _hub_rows(hub, task, split, labelled=True, is_scored=is_scored)
     stem = getattr(task.files, split)
     folder, files = _files_of(task, data, stem)
     if not files:
@@ -77,7 +77,7 @@ def load_split(
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
-    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files, one_label=one_label)
+    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files, is_scored=is_scored)
 
 
 def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
@@ -99,7 +99,7 @@ def _hub_of(task: Task) -> Hub:
     return task.hub
 
 
-def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, one_label: bool = False) -> pd.DataFrame:
+def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, is_scored: bool = False) -> pd.DataFrame:
     """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
     # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
@@ -118,7 +118,7 @@ def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, one_label: boo
     if "id" not in table.columns and "idx" in table.columns:
         table = table.rename(columns={"idx": "id"})
     where = f"{hub.dataset}:{hub.splits[split]}"
-    return canonical_rows(task, table, where, source=hub, labelled=labelled, one_label=one_label)
+    return canonical_rows(task, table, where, source=hub, labelled=labelled, is_scored=is_scored)
 
 
 def has_rows(task: Task, data: Path) -> bool:

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,15 @@ def text_key(text: str) -> str:
 def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """One key a row; a pair has the same key in either order."""
     return list(_keys(rows))
+
+
+def row_hashes(rows: pd.DataFrame) -> np.ndarray:
+    """A 64-bit hash of each key of :func:`row_keys` (n,), uint64, the same on every machine.
+
+    Of a million rows and a million others, two unequal keys share a hash with a probability of 1 in 18 million.
+    """
+    hashes = (blake2b("\0".join(key).encode(), digest_size=8).digest() for key in _keys(rows))
+    return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), np.uint64, len(rows))
 
 
 def _keys(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:

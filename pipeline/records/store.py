@@ -38,6 +38,8 @@ DEFAULT_STORE = "adapters_store"
 MANIFEST = "manifest.json"
 HEAD = "head.safetensors"
 LAYERNORMS = "layernorms.safetensors"
+SEEN = "seen.parquet"
+"""Hashes of the rows that a model and its sources were trained and selected on; see :mod:`pipeline.runs.seen`."""
 
 _RUN = re.compile(r"[0-9a-f]{12}")
 
@@ -104,8 +106,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     @property
     def digest(self) -> str:
-        """One hash for the contents of all files."""
-        return sha256_text(canonical_json(self.files))
+        """One hash for the contents of all files of the model; :data:`SEEN` is about it and no part of it."""
+        return sha256_text(canonical_json({name: value for name, value in self.files.items() if name != SEEN}))
 
     @property
     def as_source(self) -> SourceRun:

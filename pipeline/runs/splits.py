@@ -1,9 +1,7 @@
 """The splits of tasks as one command reads them: which rows train, which choose, which are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -32,26 +30,16 @@ class Splits:
     held_out: tuple[str, ...] = ()
     """Targets, on whose validation and test rows no other task trains."""
     _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
-    _published: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
-    """What does not depend on which rows train."""
-
-    def changed(self, *, drop_overlap: bool, held_out: tuple[str, ...]) -> Splits:
-        """The same tasks, divided in another way; what either reads, the other does not read again."""
-        if (drop_overlap, held_out) == (self.drop_overlap, self.held_out):
-            return self
-        other = replace(self, drop_overlap=drop_overlap, held_out=held_out)
-        vars(other).update(_published=self._published)
-        return other
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file."""
-        return self._published.once(("task", name), lambda: find_task(name, *self.folders))
+        return self._memo.once(("task", name), lambda: find_task(name, *self.folders))
 
     def published(self, task: Task) -> TaskData:
         """The rows of its splits, those of test only where that is scored."""
         is_test_scored = self.scored_on(task) == "test"
         key = ("rows", task.model_dump_json(), is_test_scored)
-        return self._published.once(key, lambda: self._load(task, is_test_scored))
+        return self._memo.once(key, lambda: self._load(task, is_test_scored))
 
     def of(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
         """Checked rows of a task.
@@ -87,7 +75,7 @@ class Splits:
         Raises:
             PipelineError: a folder does not exist, or none has rows of a task without a Hub data set.
         """
-        return self._published.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
+        return self._memo.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
 
     def scored_on(self, task: Task) -> ScoredOn:
         """What of :attr:`scoring` holds for a task.
@@ -99,7 +87,7 @@ class Splits:
         if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
             return rows
         key = ("has test", task.model_dump_json())
-        return rows if self._published.once(key, lambda: has_labelled_test(task, self.folder_of(task))) else "dev"
+        return rows if self._memo.once(key, lambda: has_labelled_test(task, self.folder_of(task))) else "dev"
 
     def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
         """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""

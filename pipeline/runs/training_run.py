@@ -25,7 +25,7 @@ from pipeline.runs.once import get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import COSINE_ROWS, TRAIN_ROWS, Evaluations, Scoring, TrainScores, reversed_note, score_again
-from pipeline.runs.seen import overlap_notes, seen_notes
+from pipeline.runs.seen import keep_seen, overlap_notes, seen_notes, seen_rows
 from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kind import Kind
@@ -179,12 +179,18 @@ class TrainingRun:
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
         start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
         if is_main_process() and request.adapters and not workspace.is_study:
-            # An adapter builds on the one that it starts as, not on the others that it might have started as.
-            taken, option = (start.adapters, "--sources") if request.kind != "adapter" else ((), "--start-from")
-            built_on = self.sources((*taken, *([] if start.initial is None else [start.initial])))
-            for note in seen_notes(self.task, scoring.rows, built_on, workspace, option):
+            option = "--start-from" if request.kind == "adapter" else "--sources"
+            for note in seen_notes(self.task, scoring.rows, self._built_on(start), workspace, option):
                 workspace.tell_once(f"note: {note}")
         return start
+
+    def _built_on(self, start: InitialModel) -> tuple[SourceRun, ...]:
+        """The runs whose weights the model started from or reads.
+
+        An adapter builds on the one that it starts as, not on the others that it might have started as.
+        """
+        taken = () if self.request.kind == "adapter" else start.adapters
+        return self.sources((*taken, *(() if start.initial is None else (start.initial,))))
 
     def _batching(self, accelerator: Accelerator) -> Batching:
         tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
@@ -320,9 +326,14 @@ class TrainingRun:
             names = members_of(self.recipe, self.task.name, [source.task for source in sources])
             weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
-        artifact = self._artifact(model, fitted.best_score, sources) if self.kind.artifact else None
-        weights_sha256 = None
-        if artifact is None and (request.keep_weights or self.kind.keeps_weights):
+        weights_sha256, artifact = None, None
+        keeps_weights = request.keep_weights or self.kind.keeps_weights
+        if self.kind.artifact or keeps_weights:
+            seen = seen_rows(self.data, self._built_on(start), self.workspace)
+        if self.kind.artifact:
+            artifact = self._artifact(model, fitted.best_score, sources, seen)
+        elif keeps_weights:
+            keep_seen(self.name, seen, self.workspace)
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
         record = RunRecord(
             run=self.name,
@@ -356,7 +367,9 @@ class TrainingRun:
         )
         ledger.finish(record, fitted.curve, {name: table for name, (_, table) in scored.items()}, attention)
 
-    def _artifact(self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun]) -> Artifact:
+    def _artifact(
+        self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun], seen: pd.DataFrame
+    ) -> Artifact:
         """What trained, put into the store."""
         request, task, backbone = self.request, self.task, self.backbone
         assert self.kind.artifact is not None
@@ -381,4 +394,4 @@ class TrainingRun:
             # An adapter needs none of those that it may have been warm-started from.
             sources=tuple(sources) if self.kind.artifact == "fusion" else (),
         )
-        return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources])
+        return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources], seen)

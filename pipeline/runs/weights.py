@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pipeline.data.tables import write_table
 from pipeline.methods.fusion import save_fusion
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
@@ -14,16 +16,23 @@ from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
-from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
+from pipeline.records.store import HEAD, LAYERNORMS, SEEN, Artifact, Manifest, Store
 from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
 
 
-def save_artifact(store: Store, manifest: Manifest, model: TransferModel, sources: Sequence[str] = ()) -> Artifact:
+def save_artifact(
+    store: Store,
+    manifest: Manifest,
+    model: TransferModel,
+    sources: Sequence[str] = (),
+    seen: pd.DataFrame | None = None,
+) -> Artifact:
     """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
 
-    What trained requires gradients in ``model``; ``manifest`` is without files.
+    What trained requires gradients in ``model``; ``manifest`` is without files; for ``seen`` see
+    :func:`pipeline.runs.seen.seen_rows`.
     """
     norms: Mapping[str, Tensor] = {}
     if manifest.recipe.bottleneck.train_layernorm:
@@ -39,6 +48,8 @@ def save_artifact(store: Store, manifest: Manifest, model: TransferModel, source
         for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):
             if tensors:
                 _save(tensors, folder / name)
+        if seen is not None:
+            write_table(seen, folder / SEEN)
 
     return store.save(manifest, write)
 

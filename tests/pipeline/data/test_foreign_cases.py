@@ -228,7 +228,7 @@ def test_thousands_may_be_grouped_without_commas(text: str, number: float) -> No
 def test_rows_of_one_class_are_read_where_nothing_is_learned_from_them() -> None:
     table = pd.DataFrame({"text": TEXTS, "label": ["good"] * SIZE})
     task = task_of(propose(table.assign(label=LABELS), "rows"))
-    assert canonical_rows(task, table, "rows", one_label=True)["label"].nunique() == 1
+    assert canonical_rows(task, table, "rows", is_scored=True)["label"].nunique() == 1
     with pytest.raises(PipelineError, match="a single label"):
         canonical_rows(task, table, "rows")
 
