@@ -71,9 +71,11 @@ def test_predict_and_evaluate_say_how_many_rows_the_model_cuts(
     assert f"note: 2 of 3 {note} meals reads, and are cut" in told
     for summary in json.loads(printed.splitlines()[-1])["targets"]:
         assert (summary["blank"], summary["cut"], summary["max_length"]) == (1, 2, 16)
-    status, printed, told = run("evaluate", "--target=films", "--json", *places)
+    rows = {"sentence": ["new and good", f"new {LONG}", f"newer {LONG}"], "label": [1, 0, 1]}
+    pd.DataFrame(rows).to_csv(file, index=False)
+    status, printed, told = run("evaluate", "--target=films", f"--input={file}", "--json", *places)
     assert status == 0
-    assert told.count(f"note: 2 of 40 {note} films reads, and are cut") == 1
+    assert told.count(f"note: 2 of 3 {note} films reads, and are cut") == 1
     summary = json.loads(printed.splitlines()[-1])
     assert (summary["cut"], summary["max_length"]) == (2, 16)
     pd.DataFrame({"sentence": ["the film is good"]}).to_csv(file, index=False)

@@ -88,7 +88,7 @@ def test_what_a_file_has_is_scored_and_told(  # type: ignore[no-untyped-def]
         return
     found = evaluate(task, place, using=record.run, input_file=file)
     assert {key: getattr(found, key) for key in expected} == expected
-    assert found.interval[0] <= found.score <= found.interval[1]
+    assert found.interval[0] <= found.score <= found.interval[1] + 1e-9
     capsys.readouterr()
     print_evaluation(found, as_json=False)
     told = capsys.readouterr().out

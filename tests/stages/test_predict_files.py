@@ -240,7 +240,9 @@ def test_ids_need_not_be_there_nor_differ(trained: Workspace, tmp_path: Path) ->
 def test_what_tasks_new_reads_is_read_here_too(
     suffix: str, form: str, trained: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = pd.DataFrame({"Nº": ["a", "b"], "sentence": ["the film, é, is good", "the meal is bad"], "label": [1, 0]})
+    rows = pd.DataFrame(
+        {"Nº": ["a", "b"], "sentence": ["the film, é, is good", "the meal, é, is bad"], "label": [1, 0]}
+    )
     plain, file, outs = tmp_path / "plain.csv", tmp_path / f"rows.{suffix}", [tmp_path / "1.csv", tmp_path / "2.csv"]
     rows.to_csv(plain, index=False)
     if suffix == "xlsx":

@@ -64,7 +64,7 @@ def test_from_extract_to_predict_and_through_an_export(
     artifact = workspace.store.find(record.run)
     assert artifact is not None
     artifact.verify()
-    names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
+    names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors", "seen.parquet"}
     ours = isinstance(METHODS[kind], SiteAdapter)
     assert names == ({MODULES_FILE} if ours else {ADAPTER_CONFIG, ADAPTER_FILE})
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
