@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -267,112 +268,127 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
     return ["predict", "--target", target, "--input", "-", "--output", output, "--store", store]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["extract", "--help"], None),
-        (["tasks", "list"], None),
-        (["extract", "--task", "tickts"], UNKNOWN),
-        (["extract", "--task", "sst", "--start-from", "tickts@0123"], UNKNOWN),
-        (["extract", "--task", "sst", "--learning-rate", "-1"], "learning_rate"),
-        (["fuse", "--target", "sst", "--sources", "quora,tickts"], UNKNOWN),
-        (["fuse", "--target", "sst", "--data", "/nowhere"], "/nowhere: no such folder"),
-        (["fuse", "--target", "sst", "--backbone", "/nowhere"], "'/nowhere': no such folder"),
-        (["prune", "--target", "tickts", "--keep", "1"], UNKNOWN),
-        (["pretrain", "--tasks", "sst,tickts", "--output", "x"], UNKNOWN),
-        (["predict", "--target", "sst", "--input", "nowhere.csv", "--output", "-"], "nowhere.csv: no such file"),
-        (["evaluate", "--target", "sst", "--input", "nowhere.csv"], "nowhere.csv: no such file"),
-        (["evaluate", "--target", "sst", "--input", "-", "--split", "test"], "each name the rows to score"),
-        (["export", "--output", "x", "--target", "tickts", "--format", "adapterhub"], UNKNOWN),
-        (["compare", "--study", "tickts"], "tickts"),
-        (["compare", "--targets", "tickts"], UNKNOWN),
-        (["compare", "--cache-gb", "-1"], "--cache-gb -1"),
-        (["extract", "--task", "sst", "--seed", "-1"], "seed -1"),
-        (["extract", "--task", "sst", "--without-rows-of", "mrpc,sst"], "sst is the task itself: --drop-overlap drops"),
-        (["extract", "--task", "quora", "--without-rows-of", "qqp"], "--without-rows-of: qqp is the task itself"),
-        (["fuse", "--target", "sst", "--limit", "0"], "--limit 0"),
-        (["fuse", "--target", "sst", "--target-limit", "0"], "--target-limit 0: give at least 1 training row"),
-        (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),
-        (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
-        (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),
-        (to_predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
-        (to_predict(output="out.xlsx"), "--output out.xlsx: xlsx is read but not written: use one of .parquet, .csv"),
-        (to_predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
-        (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
-        (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 problems"),
-        (to_predict("sst,sst"), "--target names sst more than once"),
-        (to_predict("tickets", store="moved"), "moved has models of it, but its file tickets/task.toml is in no"),
-        (to_predict("tickets"), "unknown task 'tickets': name a built-in one"),
-        (to_predict(","), "--target names no task"),
-        ([*to_predict(), "--batch-size", "0"], "--batch-size 0"),
-        ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is not a layer"),
-        ([*to_predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
-        ([*EVALUATE, "--batch-size", "0"], "--batch-size 0"),
-        ([*EVALUATE, "--store", "none"], "no model of 'sst' in none: no such folder (--store)"),
-        ([*EXPLAIN, "--text", ""], "--text is '': a blank text has no prediction"),
-        ([*EXPLAIN, "--text", "-5 is cold", "--using", "fusion"], "no fusion of 'sst' in kept"),
-        ([*EXPLAIN, "--text", "a", "--text-b", "- b"], "task 'sst' reads a single text"),
-        ([*EXPLAIN, "--text", "a", "--text-b", "b"], "task 'sst' reads a single text"),
-        (["explain", "--target", "tickts", "--text", "a", "--store", "kept"], "in kept: there are those of sst"),
-        ([*EXPLAIN, "--text", "a", "--using", "fusion"], "no fusion of 'sst' in kept"),
-        ([*EXPLAIN, "--text", "a", "--backbone", "./none"], "backbone './none': no such folder"),
-        (["explain", "--target", "sst", "--text", "a", "--store", "none"], "in none: no such folder (--store)"),
-        ([*EXPORT, "file"], "--output file: this is a file"),
-        ([*EXPORT, "kept"], "--output kept: holds"),
-        ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
-        ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
-        ([*EVALUATE, "--using", "ensemble:mine"], "an ensemble is several models"),
-        ([*EXPLAIN, "--text", "a", "--using", "ensemble:mine"], "an ensemble is several models"),
-        ([*EXPORT, "new", "--using", "fusion"], "no fusion of 'sst' in kept"),
-        (["serve", "--store", "kept", "--port", "99999"], "--port 99999: give 0 to 65535"),
-        ([*SERVE, "--host", "none.invalid"], "--host none.invalid"),
-        ([*SERVE, "--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
-        ([*SERVE, "--model", "tickts"], "no model of 'tickts' in kept: there are those of sst"),
-        ([*SERVE, "--model", "sst@mine"], "--model sst@mine: kept has no such run"),
-        ([*SERVE, "--model", f"sts@{'0' * 12}"], f"run {'0' * 12} was trained for 'sst', not 'sts'"),
-        ([*SERVE, "--backbone", "./none"], "backbone './none': no such folder"),
-        (["serve", "--store", "none", "--port", "0"], "none: no such folder (--store)"),
-    ],
-)
+HEAVY = ("torch", "transformers", "datasets", "pandas", "scipy")
+# What each command says, or None if it ends well.
+SLIPS: list[tuple[list[str], str | None]] = [
+    (["extract", "--help"], None),
+    (["tasks", "list"], None),
+    (["extract", "--task", "tickts"], UNKNOWN),
+    (["extract", "--task", "sst", "--start-from", "tickts@0123"], UNKNOWN),
+    (["extract", "--task", "sst", "--learning-rate", "-1"], "learning_rate"),
+    (["fuse", "--target", "sst", "--sources", "quora,tickts"], UNKNOWN),
+    (["fuse", "--target", "sst", "--data", "/nowhere"], "/nowhere: no such folder"),
+    (["fuse", "--target", "sst", "--backbone", "/nowhere"], "'/nowhere': no such folder"),
+    (["prune", "--target", "tickts", "--keep", "1"], UNKNOWN),
+    (["pretrain", "--tasks", "sst,tickts", "--output", "x"], UNKNOWN),
+    (["predict", "--target", "sst", "--input", "nowhere.csv", "--output", "-"], "nowhere.csv: no such file"),
+    (["evaluate", "--target", "sst", "--input", "nowhere.csv"], "nowhere.csv: no such file"),
+    (["evaluate", "--target", "sst", "--input", "-", "--split", "test"], "each name the rows to score"),
+    (["export", "--output", "x", "--target", "tickts", "--format", "adapterhub"], UNKNOWN),
+    (["compare", "--study", "tickts"], "tickts"),
+    (["compare", "--targets", "tickts"], UNKNOWN),
+    (["compare", "--cache-gb", "-1"], "--cache-gb -1"),
+    (["extract", "--task", "sst", "--seed", "-1"], "seed -1"),
+    (["extract", "--task", "sst", "--without-rows-of", "mrpc,sst"], "sst is the task itself: --drop-overlap drops"),
+    (["extract", "--task", "quora", "--without-rows-of", "qqp"], "--without-rows-of: qqp is the task itself"),
+    (["fuse", "--target", "sst", "--limit", "0"], "--limit 0"),
+    (["fuse", "--target", "sst", "--target-limit", "0"], "--target-limit 0: give at least 1 training row"),
+    (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),
+    (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
+    (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),
+    (to_predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
+    (to_predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
+    (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
+    (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 problems"),
+    (to_predict("sst,sst"), "--target names sst more than once"),
+    (to_predict("tickets", store="moved"), "moved has models of it, but its file tickets/task.toml is in no"),
+    (to_predict("tickets"), "unknown task 'tickets': name a built-in one"),
+    (to_predict(","), "--target names no task"),
+    ([*to_predict(), "--batch-size", "0"], "--batch-size 0"),
+    ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is not a layer"),
+    ([*to_predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
+    ([*EVALUATE, "--batch-size", "0"], "--batch-size 0"),
+    ([*EVALUATE, "--store", "none"], "no model of 'sst' in none: no such folder (--store)"),
+    ([*EXPLAIN, "--text", ""], "--text is '': a blank text has no prediction"),
+    ([*EXPLAIN, "--text", "-5 is cold", "--using", "fusion"], "no fusion of 'sst' in kept"),
+    ([*EXPLAIN, "--text", "a", "--text-b", "- b"], "task 'sst' reads a single text"),
+    ([*EXPLAIN, "--text", "a", "--text-b", "b"], "task 'sst' reads a single text"),
+    (["explain", "--target", "tickts", "--text", "a", "--store", "kept"], "in kept: there are those of sst"),
+    ([*EXPLAIN, "--text", "a", "--using", "fusion"], "no fusion of 'sst' in kept"),
+    ([*EXPLAIN, "--text", "a", "--backbone", "./none"], "backbone './none': no such folder"),
+    (["explain", "--target", "sst", "--text", "a", "--store", "none"], "in none: no such folder (--store)"),
+    ([*EXPORT, "file"], "--output file: this is a file"),
+    ([*EXPORT, "kept"], "--output kept: holds"),
+    ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
+    ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
+    ([*EVALUATE, "--using", "ensemble:mine"], "an ensemble is several models"),
+    ([*EXPLAIN, "--text", "a", "--using", "ensemble:mine"], "an ensemble is several models"),
+    ([*EXPORT, "new", "--using", "fusion"], "no fusion of 'sst' in kept"),
+    (["serve", "--store", "kept", "--port", "99999"], "--port 99999: give 0 to 65535"),
+    ([*SERVE, "--host", "none.invalid"], "--host none.invalid"),
+    ([*SERVE, "--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
+    ([*SERVE, "--model", "tickts"], "no model of 'tickts' in kept: there are those of sst"),
+    ([*SERVE, "--model", "sst@mine"], "--model sst@mine: kept has no such run"),
+    ([*SERVE, "--model", f"sts@{'0' * 12}"], f"run {'0' * 12} was trained for 'sst', not 'sts'"),
+    ([*SERVE, "--backbone", "./none"], "backbone './none': no such folder"),
+    (["serve", "--store", "none", "--port", "0"], "none: no such folder (--store)"),
+]
+# Of what stands in reports and in tables.
+SLIPS_WITH_PANDAS: list[tuple[list[str], str | None]] = [
+    ([*to_predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+    ([*to_predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
+    (["predict", "--target", "sst", "--store", "kept", "--input", "file", "--output", "o.csv"], "file: "),
+    ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
+    ([*EXPLAIN, "--text", "a", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+    ([*EXPORT, "new", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+]
+# Each command in a process of its own, forked before anything heavy was imported.
+FORKS = """
+import json, os, sys
+from pipeline.cli.app import main
+ends = []
+for number, (arguments, heavy) in enumerate(json.load(sys.stdin)):
+    if os.fork() == 0:
+        sys.stdout, sys.stderr = open(os.devnull, "w"), open(f"{number}.err", "w")
+        status = main(arguments)
+        print(*(name for name in heavy if name in sys.modules), sep="\\n", file=sys.stderr, flush=True)
+        os._exit(status)
+    ends.append(os.waitstatus_to_exitcode(os.wait()[1]))
+print(json.dumps(ends))
+"""
+
+
+@pytest.fixture(scope="module")
+def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """By command, its status and what it says; modules that it should not have imported come last."""
+    folder = tmp_path_factory.mktemp("slips")
+    save(Store(folder / "kept"), "0" * 12)  # of sst
+    save(Store(folder / "moved"), "0" * 12, "tickets")
+    (folder / "file").write_bytes(bytes(range(256)))
+    tasks = [
+        (arguments, heavy)
+        for slips, heavy in ((SLIPS, HEAVY), (SLIPS_WITH_PANDAS, HEAVY[:3]))
+        for arguments, _ in slips
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=folder, input=json.dumps(tasks), capture_output=True, text=True, check=True
+    )
+    ends = zip(tasks, json.loads(done.stdout), strict=True)
+    return {
+        shlex.join(task[0]): (end, (folder / f"{number}.err").read_text()) for number, (task, end) in enumerate(ends)
+    }
+
+
+@pytest.mark.parametrize(("arguments", "expected"), SLIPS + SLIPS_WITH_PANDAS)
 def test_help_and_slips_of_the_pen_need_no_heavy_import(
-    arguments: list[str], expected: str | None, tmp_path: Path
+    arguments: list[str], expected: str | None, slips: dict[str, list[Any]]
 ) -> None:
-    save(Store(tmp_path / "kept"), "0" * 12)  # of sst
-    save(Store(tmp_path / "moved"), "0" * 12, "tickets")
-    (tmp_path / "file").touch()
     if arguments[0] == "serve":
         pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    status, error = without({"torch", "transformers", "pandas", "datasets", "scipy"}, arguments, tmp_path)
+    status, error = slips[shlex.join(arguments)]
     assert status == (0 if expected is None else 2), error
     assert (expected or "") in error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([*to_predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
-        ([*to_predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
-        (["predict", "--target", "sst", "--store", "kept", "--input", "file", "--output", "o.csv"], "file: "),
-        ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
-        ([*EXPLAIN, "--text", "a", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
-        ([*EXPORT, "new", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
-    ],
-)
-def test_what_reports_and_the_input_tell_needs_no_torch(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    save(Store(tmp_path / "kept"), "0" * 12)  # of sst
-    (tmp_path / "file").write_bytes(bytes(range(256)))
-    status, error = without({"torch", "transformers", "datasets"}, arguments, tmp_path)
-    assert (status, expected in error) == (2, True), error
-
-
-def without(modules: set[str], arguments: list[str], folder: Path) -> tuple[int, str]:
-    """The exit status and the message of a command in ``folder``, which must not import ``modules``."""
-    code = (
-        f"import sys; from pipeline.cli.app import main; status = main({arguments!r});"
-        f"heavy = {modules} & set(sys.modules); assert not heavy, heavy; sys.exit(status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-    return done.returncode, done.stderr
+    assert not {*HEAVY} & {*error.splitlines()}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="runs bash")

@@ -19,26 +19,22 @@ from tests.processes import left_behind
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.slow
-def test_fusion_joins_what_two_sources_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo in this process, with two of its rows, a fifth of its words, and as much less to train on."""
+def test_the_demo_goes_from_tables_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two of its rows, few words, texts and steps: what it shows is seen in the whole one alone."""
     for words in ("OPINIONS", "PRODUCTS"):
-        fewer = dict(itertools.islice(getattr(demo_tasks, words).items(), 100))
-        monkeypatch.setattr(demo_tasks, words, fewer)
-    few, many = {"train": 70, "dev": 300, "test": 600}, {"train": 1500, "dev": 200, "test": 200}
+        monkeypatch.setattr(demo_tasks, words, dict(itertools.islice(getattr(demo_tasks, words).items(), 20)))
     for task, (*what, _) in demo_tasks.TASKS.items():
-        monkeypatch.setitem(demo_tasks.TASKS, task, (*what, few if task == "tickets" else many))
-    monkeypatch.setattr("stages.demo.corpus", partial(demo_tasks.corpus, rows=1000))
+        monkeypatch.setitem(demo_tasks.TASKS, task, (*what, dict.fromkeys(("train", "dev", "test"), 60)))
+    monkeypatch.setattr("stages.demo.corpus", partial(demo_tasks.corpus, rows=600))
     study = find_study("demo")
-    recipe, tasks = {**study.recipe, "epochs": 4, "min_steps": 200}, {"coins": {"epochs": 1}}
+    recipe, tasks = {**study.recipe, "epochs": 1, "min_steps": 5}, {"coins": {"epochs": 1}}
     rows = {"methods": ("adapter", "fusion"), "reference": "adapter"}
     study = study.model_copy(update={**rows, "recipe": recipe, "tasks": tasks})
     monkeypatch.setattr("stages.demo.find_study", lambda _: study)
     assert demo(tmp_path / "demo", 0) == 0
     report = tmp_path / "demo" / "reports" / "demo"
     assert (report / "index.html").is_file()
-    results = pd.read_csv(report / "results.csv").set_index("method")["value"]
-    assert 0.25 < results["adapter"] < 0.6 < 0.85 < results["fusion"]
+    assert set(pd.read_csv(report / "results.csv")["method"]) == {"adapter", "fusion"}
 
 
 @pytest.mark.long

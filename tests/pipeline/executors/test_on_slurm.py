@@ -20,6 +20,7 @@ from pipeline.system.errors import PipelineError
 from tests.pipeline.executors.cells import Unfit, once_preempted, refuse
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_error_of_the_node_is_told_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

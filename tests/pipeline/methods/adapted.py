@@ -7,17 +7,13 @@ from typing import Any
 import adapters
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import AdamW
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.anchored import AnchoredFusion
 from pipeline.methods.fusion import add_fusion, save_fusion
-from pipeline.methods.registry import METHODS, add_modules
+from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
 
 IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -72,21 +68,6 @@ def save_fused(encoder: PreTrainedModel, sources: Iterable[str], folder: Path) -
     is_anchored = any(isinstance(module, AnchoredFusion) for module in encoder.modules())
     recipe = Recipe(trainable="fusion", fusion="anchored" if is_anchored else "standard")
     save_fusion(encoder, sources, SavedModules("films", recipe, folder))
-
-
-def train_steps(backbone: Backbone, recipe: Recipe, steps: int = 3) -> tuple[PreTrainedModel, set[str]]:
-    """An encoder after some steps with an adapter and a head, and the names of all parameters that changed."""
-    torch.manual_seed(0)
-    encoder = backbone.load()
-    add_modules(encoder, ["films"], recipe)
-    model = TransferModel(encoder, build_head("linear", backbone.hidden_size, 2, 1, 0.1), "cross", "cls").train()
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.01)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(model(IDS, torch.ones_like(IDS)), torch.tensor([0, 1, 0])).backward()
-        optimizer.step()
-    return encoder, {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
 
 def stock_states(backbone_folder: Path, adapter: Path) -> Tensor:

@@ -93,17 +93,6 @@ def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, back
     torch.testing.assert_close(hidden(ours), hidden(theirs), atol=1e-5, rtol=1e-5)
 
 
-def test_dropping_when_loading_is_adapterhubs_skipping(saved: Save, backbone: Backbone) -> None:
-    folder = saved("films", 0)
-    dropped, skipped = backbone.load(), backbone.load()
-    load_adapter(dropped, "films", folder, (0,))
-    load_adapter(skipped, "films", folder)
-    whole = hidden(skipped)
-    skipped.set_active_adapters("films", skip_layers=[0])
-    torch.testing.assert_close(hidden(dropped), hidden(skipped), atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(hidden(dropped), whole, atol=1e-3)
-
-
 @pytest.mark.parametrize("by", ["adapters", "fusion"])
 def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Whether the adapters left the layer out or the fusion does: trained, counted, regularised, saved, loaded."""

@@ -41,6 +41,8 @@ def recipe(**values: Any) -> Recipe:
         ({"adapter": "prefix"}, 1, 92_160),
         ({"adapter": "prefix"}, 3, 276_480),
         ({"adapter": "prefix-tuning"}, 1, 184_320),
+        *(({"adapter": "lora", "lora_rank": rank}, 1, 12 * 2 * (2 * rank * 768)) for rank in (1, 8, 64)),
+        ({"adapter": "ia3"}, 1, 12 * (768 + 768 + 3072)),
         ({"adapter": "bitfit"}, 1, 12 * (7 * 768 + 3072) + 768),
         ({"adapter": "bitfit", "drop_layers": [0]}, 3, 3 * 11 * (7 * 768 + 3072)),
         ({"adapter": "unipelt"}, 1, 894_528 + 184_320 + 294_912 + 12 * 4 * 769),

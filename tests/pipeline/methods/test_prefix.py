@@ -105,27 +105,6 @@ def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> Non
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
 
 
-def test_the_vectors_differ_after_a_step_too(backbone: Backbone) -> None:
-    encoder = with_prefix(backbone)
-    optimizer = torch.optim.SGD(vectors(encoder), lr=0.01)
-    loss(encoder).backward()
-    optimizer.step()
-    for rows in vectors(encoder):
-        assert (rows.grad[0] - rows.grad[1]).abs().max() > 1e-4  # type: ignore[index]
-        assert (rows[0] - rows[1]).abs().max() > 1e-2
-
-
-def test_equal_vectors_get_equal_gradients_and_so_never_part(backbone: Backbone) -> None:
-    """Why they must differ at the start: one vector L_p times stays one vector."""
-    starts = [state[:1].expand(LENGTH, -1) for state in token_states(backbone.load(), LENGTH)]
-    encoder = with_prefix(backbone, starts)
-    loss(encoder).backward()
-    for rows in vectors(encoder):
-        assert rows.grad is not None
-        assert rows.grad.abs().max() > 1e-4
-        torch.testing.assert_close(rows.grad, rows.grad[:1].expand(LENGTH, -1), rtol=0, atol=1e-7)
-
-
 def test_one_vector_again_and_again_is_that_vector_with_more_weight(backbone: Backbone) -> None:
     """L_p equal slots are one with log L_p on its score: another function than one slot, the same keys and values."""
     states = token_states(backbone.load(), 1)

@@ -9,15 +9,13 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.data.tasks import find_task
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import module_parameter_names
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
-from tests.pipeline.methods.adapted import IDS, hidden, stock_states, trainable
+from tests.pipeline.methods.adapted import IDS, hidden, stock_states
 
 SIZES: dict[str, Any] = {"unipelt_bottleneck": 8, "unipelt_prefix": 4, "unipelt_rank": 2}
 RECIPE = Recipe(adapter="unipelt", **SIZES)
@@ -79,34 +77,9 @@ def test_a_gate_is_the_mean_over_visible_tokens(backbone: Backbone) -> None:
         torch.testing.assert_close(seen["y"][row], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("m", "length", "r"), [(1, 1, 1), (8, 4, 2), (32, 10, 32)])
-def test_it_has_the_parameters_of_its_formula(m: int, length: int, r: int, backbone: Backbone) -> None:
-    encoder, d = backbone.load(), backbone.hidden_size
-    sizes: dict[str, Any] = {"unipelt_bottleneck": m, "unipelt_prefix": length, "unipelt_rank": r}
-    add_modules(encoder, ["films"], Recipe(adapter="unipelt", **sizes))
-    a_layer = (2 * m * d + m + d) + 2 * length * d + 4 * r * d + 4 * (d + 1)
-    assert trainable(encoder) == backbone.layers * a_layer
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_a_file_of_another_size_is_refused(size: str, backbone: Backbone, tmp_path: Path) -> None:
     METHODS["unipelt"].save(with_unipelt(backbone), "films", tmp_path)
     other = Recipe(adapter="unipelt", **{**SIZES, size: 16})
     with pytest.raises(PipelineError, match="does not fit its recipe"):
         load_modules(backbone.load(), SavedModules("films", other, tmp_path))
-
-
-@pytest.mark.parametrize("key", ["unipelt_bottleneck", "unipelt_rank"])
-def test_what_is_wider_than_the_backbone_is_refused(key: str, backbone: Backbone) -> None:
-    with pytest.raises(PipelineError, match=rf"{key} 33 is more than the backbone's width [(]32[)]"):
-        with_unipelt(backbone, Recipe(adapter="unipelt", **{**SIZES, key: 33}))
-
-
-def test_its_settings_identify_runs_of_its_kind_alone_and_it_is_not_fused() -> None:
-    sts = find_task("sts")
-    assert resolve(RECIPE, sts, "fp32").identity["unipelt_rank"] == 2
-    # A default is no part of a run's name: another one needs another SCHEMA.
-    assert Recipe().unipelt.model_dump() == {"bottleneck": 48, "prefix": 10, "rank": 8}
-    assert not any("unipelt" in key for key in resolve(Recipe(**SIZES), sts, "fp32").identity)
-    with pytest.raises(PipelineError, match="adapter 'unipelt' cannot be fused"):
-        resolve(Recipe(trainable="fusion", adapter="unipelt"), sts, "fp32")

@@ -16,7 +16,7 @@ from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import open_backbone
 from pipeline.models.heads import build_head
-from pipeline.models.layout import frozen_depth, upper_states
+from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import TransferModel
@@ -86,21 +86,6 @@ def test_what_is_frozen_stays_in_evaluation_mode(make: Make) -> None:
     assert make(()).backbone.embeddings.training
     assert not make(None).backbone.training
     assert not any(module.training for module in model.eval().modules())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_bottom_and_top_are_the_whole(family: str, make: Make) -> None:
-    model = make((0,), family).eval()
-    ids = torch.randint(5, 20, (4, 7), generator=torch.Generator().manual_seed(0))
-    ids[1:, 5:] = 0
-    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
-    names = [name for name, _ in model.named_parameters()]
-    whole = model.backbone(**inputs).last_hidden_state
-    states = model.prefix_output(inputs)
-    assert not states.requires_grad
-    assert torch.equal(upper_states(model.backbone, 1, states, inputs), whole)
-    assert torch.equal(model.backbone(**inputs).last_hidden_state, whole)
-    assert [name for name, _ in model.named_parameters()] == names
 
 
 @pytest.mark.covering(2)

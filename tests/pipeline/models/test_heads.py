@@ -70,11 +70,6 @@ def test_the_heads_of_liu_and_shen_have_the_parameters_of_their_table(
     assert parameters(heads) == expected
 
 
-def test_the_difference_heads_read_three_vectors() -> None:
-    assert base_head("quora", head="difference").out.in_features == 2304
-    assert base_head("quora", head="difference-mlp").hidden.in_features == 2304
-
-
 def test_the_double_difference_head_is_two_layers_over_both_vectors_and_their_distance() -> None:
     head = build_head("difference-mlp", 8, 3, 2, 0.5).eval()
     u, v = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)).unbind()

@@ -1,6 +1,5 @@
 """Pooling, heads and pair encodings."""
 
-import pytest
 import torch
 from transformers import PreTrainedModel
 
@@ -15,34 +14,6 @@ def test_the_mean_leaves_padding_out() -> None:
     assert pool(hidden, mask, "mean").item() == 2.0
     assert pool(hidden, mask, "cls").item() == 1.0
     assert pool(hidden, torch.zeros_like(mask), "mean").item() == 0.0
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_padding_does_not_change_a_prediction(pooling, encoder: PreTrainedModel) -> None:  # type: ignore[no-untyped-def]
-    model = TransferModel(encoder, build_head("linear", 32, 3, 1, 0.0), "cross", pooling).eval()
-    ids = torch.tensor([[2, 5, 9, 3]])
-    padded = torch.tensor([[2, 5, 9, 3, 0, 0]])
-    short = model(ids, torch.ones_like(ids))
-    torch.testing.assert_close(model(padded, (padded > 0).long()), short, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "vectors", "width"), [("linear", 1, 32), ("linear", 2, 64), ("mlp", 2, 64), ("difference", 2, 96)]
-)
-def test_heads_read_what_they_should(kind, vectors: int, width: int) -> None:  # type: ignore[no-untyped-def]
-    head = build_head(kind, 32, 5, vectors, 0.0)
-    first = next(module for module in head.modules() if isinstance(module, torch.nn.Linear))
-    assert first.in_features == width
-    inputs = [torch.randn(4, 32) for _ in range(vectors)]
-    assert head(*inputs).shape == (4, 5)
-
-
-def test_the_cosine_is_symmetric_and_the_joined_head_is_not() -> None:
-    u, v = torch.randn(4, 32), torch.randn(4, 32)
-    cosine, linear = build_head("cosine", 32, 1, 2, 0.0), build_head("linear", 32, 1, 2, 0.0)
-    torch.testing.assert_close(cosine(u, v), cosine(v, u))
-    assert not torch.allclose(linear(u, v), linear(v, u))
-    assert not list(cosine.parameters())
 
 
 def test_a_siamese_batch_is_the_two_sentences_apart(encoder: PreTrainedModel) -> None:

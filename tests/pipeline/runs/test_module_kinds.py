@@ -19,10 +19,8 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
-from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import SIZES
 from tests.runs import joint_run, single_run
@@ -72,15 +70,6 @@ def test_from_extract_to_predict_and_through_an_export(
     workspace.store.remove(record.run)
     import_artifacts(Store(workspace.store.root), tmp_path / "out.tar.xz")
     agree(workspace, task, record.run, data_folder, tmp_path)
-
-
-def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, quick: Quick) -> None:
-    record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0).record
-    extract("meals", quick("adapter", epochs=1), workspace, seed=0)
-    with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
-        fuse("meals", quick("fusion"), workspace, seed=0, sources=f"meals,films@{record.run}")
-    with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
-        resolve(quick("fusion", adapter="pal"), workspace.task("films"), "fp32")
 
 
 def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side(

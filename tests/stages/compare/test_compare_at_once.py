@@ -130,6 +130,7 @@ def both(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_four_commands_share_the_runs_of_a_study_one_is_killed_and_all_report_the_same(
     workspace: Workspace, both: Path
