@@ -136,11 +136,15 @@ def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) ->
     usual = "quora" if is_pair else "sst"
     # All rows of a task on the Hub may take hours.
     before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
-    reading = "  # and says if pairs should be read in another way" if is_pair else ""
+    siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{data}"
+    reading = (
+        [f"{siamese}  # pairs as two vectors: keep the better"] if is_pair and len(proposal.classes) in (0, 2) else []
+    )
     return [
         "next:",
         f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
-        f"  python -m pipeline extract --task {task}{data}{reading}",
+        f"  python -m pipeline extract --task {task}{data}",
+        *reading,
         *before,
         f"  python -m pipeline fuse --target {task} --sources {','.join(others[:_SHOWN] or [usual])}{data}",
         f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
