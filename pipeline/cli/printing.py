@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.settings.parts import gates_text
+from pipeline.settings.forms import gates_text
 from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
 

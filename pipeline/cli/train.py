@@ -11,7 +11,8 @@ from cyclopts import Parameter
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.data.limits import check_limit
-from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
+from pipeline.settings.forms import FusionForm, FusionImplementation
+from pipeline.settings.parts import AdapterKind
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce, notice
 

@@ -6,7 +6,7 @@ applies it.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,10 @@ from pipeline.exporting.stock_head import add_to_adapterhub, as_classifier, laye
 from pipeline.exporting.tokenizer import write_tokenizer
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.methods.bank import sites_of
-from pipeline.methods.fused_sites import fused_sites
-from pipeline.methods.fusion import members_of
+from pipeline.methods.fusion import FORMS, members_of
 from pipeline.methods.houlsby import bottleneck_of
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
-from pipeline.methods.standard import FUSION_FILE
 from pipeline.models.backbone import HAS_POOLER
 from pipeline.records.store import HEAD
 from pipeline.system.atomic import write_json, write_text
@@ -107,15 +105,8 @@ def _why_not(trained: Trained) -> str:
             return f"AdapterHub has no {lacking} (adapter '{own.adapter.kind}')"
         if own.bottleneck.train_layernorm:
             return "AdapterHub has no place for the LayerNorms that were trained with the adapter"
-    if artifact.manifest.kind == "adapter" or recipe.fusion.form == "standard":
-        return ""
-    if recipe.fusion.form == "gated":
-        return "AdapterHub has no fusion with a gate for each token" if recipe.gated.gate == "token" else ""
-    return (
-        ""
-        if FUSION_FILE in artifact.manifest.files
-        else "its fusion has a bias for each adapter, which AdapterHub's layer cannot express for so many adapters"
-    )
+    is_adapter = artifact.manifest.kind == "adapter"
+    return "" if is_adapter else FORMS[recipe.fusion.form].stock_lacks(recipe, artifact.manifest.files)
 
 
 def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -> Layout:
@@ -128,8 +119,9 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
         if with_head:
             model.save_head(str(folder), task, use_safetensors=True)
         return "adapter"
-    if trained.recipe.fusion.form == "gated":
-        _add_joined(model, trained)
+    members = members_of(trained.recipe, task, [source.task for source in artifact.manifest.sources])
+    if joined := FORMS[trained.recipe.fusion.form].as_adapters(trained.model.backbone, members):
+        _add_joined(model, trained, joined)
         model.save_adapter(str(folder), task, use_safetensors=True)
         return "adapter"
     # Into the encoder, as which it was saved: AdapterHub finds a fusion's tensors only under the same names.
@@ -142,15 +134,9 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
 
 
 @torch.no_grad()
-def _add_joined(model: Any, trained: Trained) -> None:
-    """Add the one bottleneck adapter that a gated fusion with fixed gates is.
-
-    ``sum_n g_n (U_n f(D_n x + b_n) + c_n)`` is an adapter with the rows of all D_n and the columns of all g_n U_n.
-    """
-    task, recipe, encoder = trained.task.name, trained.recipe, trained.model.backbone
-    assert trained.artifact is not None
-    members = members_of(recipe, task, [each.task for each in trained.artifact.manifest.sources])
-    joined = [_joined(site, fusion, members) for site, fusion in fused_sites(encoder, members)]
+def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tensor]]) -> None:
+    """Add the one bottleneck adapter that a fusion is, with its weights at each site."""
+    task, recipe = trained.task.name, trained.recipe
     config = bottleneck_of(recipe, model.config, len(joined[0]["down.bias"]))
     model.add_adapter(task, config=config.replace(leave_out=sorted(recipe.adapter.drop_layers)))
     sites = [site for site in sites_of(model) if task in site.adapters]
@@ -159,20 +145,6 @@ def _add_joined(model: Any, trained: Trained) -> None:
         for name, linear in (("down", adapter.adapter_down[0]), ("up", adapter.adapter_up)):
             linear.weight.copy_(tensors[f"{name}.weight"])
             linear.bias.copy_(tensors[f"{name}.bias"])
-
-
-def _joined(site: Any, fusion: Any, members: Sequence[str]) -> dict[str, Tensor]:
-    adapters = [site.adapters[name] for name in members]
-    # The columns of U_n, then c_n.
-    ups = [torch.cat([each.adapter_up.weight, each.adapter_up.bias.unsqueeze(-1)], dim=1) for each in adapters]
-    for number, gate in zip(fusion.gated, fusion.fixed_gates(len(ups[0])), strict=True):
-        ups[number] = gate @ ups[number]
-    return {
-        "down.weight": torch.cat([each.adapter_down[0].weight for each in adapters]),
-        "down.bias": torch.cat([each.adapter_down[0].bias for each in adapters]),
-        "up.weight": torch.cat([up[:, :-1] for up in ups], dim=1),
-        "up.bias": torch.stack([up[:, -1] for up in ups]).sum(dim=0),
-    }
 
 
 def _encoder_alone(trained: Trained) -> Any:

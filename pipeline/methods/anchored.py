@@ -13,7 +13,7 @@ for which tokens to attend to the others. 4rd + r + N weights per site instead o
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +25,14 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import SavedModules, too_wide
+from pipeline.methods.standard import FUSION_FILE
 from pipeline.settings.recipe import Recipe
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
 class Anchored(SiteFusion):
-    """The form "anchored". One with the function of a standard fusion is also written as that, for stock AdapterHub."""
+    """Also written as a standard fusion, for stock AdapterHub, where one has the same function."""
 
     file = ANCHORED_FILE
 
@@ -39,13 +40,21 @@ class Anchored(SiteFusion):
         return too_wide("fusion_rank", recipe.anchor.rank, width)
 
     def put_in(
-        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
+        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
     ) -> None:
-        anchor_fusion(backbone, members, recipe.anchor.rank, anchors)
+        anchor_fusion(backbone, members, recipe.anchor.rank, {} if anchor is None else {anchor: recipe.anchor.score})
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
         super().save(backbone, members, saved)
         save_as_stock(backbone, members, saved.folder)
+
+    def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
+        if FUSION_FILE in files:
+            return ""
+        return "its fusion has a bias for each adapter, which AdapterHub's layer cannot express for so many adapters"
+
+
+FORM = Anchored()
 
 
 class AnchoredFusion(FusionLayer):

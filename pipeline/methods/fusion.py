@@ -2,27 +2,27 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from importlib import import_module
+from typing import get_args
 
 from adapters.composition import Fuse
 from torch import nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.anchored import Anchored
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.fused_sites import FusionLayer, fused_sites
 from pipeline.methods.fusion_method import FusionMethod
-from pipeline.methods.gated import Gated
 from pipeline.methods.houlsby import BOTTLENECK, load_adapter
 from pipeline.methods.saved import SavedModules
-from pipeline.methods.standard import Standard
 from pipeline.models.layout import kept_indices
-from pipeline.settings.parts import FusionForm, FusionImplementation
+from pipeline.settings.forms import FusionForm, FusionImplementation
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
-FORMS: dict[FusionForm, FusionMethod] = {"gated": Gated(), "anchored": Anchored(), "standard": Standard()}
+FORMS: dict[FusionForm, FusionMethod] = {
+    form: import_module(f"pipeline.methods.{form}").FORM for form in get_args(FusionForm)
+}
 
 
 def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
@@ -35,14 +35,14 @@ def add_fusion(
     sources: Mapping[str, SavedModules],
     recipe: Recipe,
     task: str,
-    anchors: Mapping[str, float] = MappingProxyType({}),
+    anchor: str | None = None,
 ) -> None:
     """Load the adapters ``sources``, by name, and put a fresh, active fusion for ``task`` over them, which trains.
 
     The target's own adapter trains too where the recipe says so. The order of ``sources`` matters to the result.
 
     Args:
-        anchors: the initial b of an anchored fusion by source; zero for the others.
+        anchor: the source that the fusion starts as, for a form that starts as one.
 
     Raises:
         PipelineError: the files of an adapter are not what its recipe makes, or the recipe needs an adapter of the
@@ -53,7 +53,7 @@ def add_fusion(
         raise PipelineError(why)
     members = _put_in(backbone, sources, recipe, task, recipe.adapter.drop_layers)
     backbone.train_adapter_fusion(Fuse(*members))
-    form.put_in(backbone, members, task, recipe, anchors)
+    form.put_in(backbone, members, task, recipe, anchor)
     for name, parameter in backbone.named_parameters():
         if recipe.trains_own and f".adapters.{task}." in name:
             parameter.requires_grad_(True)
@@ -106,7 +106,7 @@ def load_fusion(
     """
     recipe, form = saved.recipe, FORMS[saved.recipe.fusion.form]
     members = _put_in(backbone, sources, recipe, saved.task, {*recipe.adapter.drop_layers, *drop_layers})
-    form.put_in(backbone, members, saved.task, recipe, {})
+    form.put_in(backbone, members, saved.task, recipe, None)
     form.load(backbone, members, saved, kept_indices(backbone, recipe.adapter.drop_layers))
     backbone.requires_grad_(False)
 

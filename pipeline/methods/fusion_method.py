@@ -1,7 +1,7 @@
 """What a form of fusion has to bring: the forms stand in :mod:`pipeline.methods.fusion`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -27,13 +27,13 @@ class FusionMethod(ABC):
         members: Sequence[str],
         task: str,
         recipe: Recipe,
-        anchors: Mapping[str, float],
+        anchor: str | None,
     ) -> None:
         """Replace AdapterHub's fresh fusion layers over ``members`` by fresh ones of this form.
 
         Args:
             task: that it is for.
-            anchors: the score that an adapter starts with, where it is not zero.
+            anchor: the member that the fusion starts as, for a form that starts as one.
 
         Raises:
             PipelineError: the recipe cannot work with these members or this backbone.
@@ -62,4 +62,12 @@ class FusionMethod(ABC):
 
     def penalty(self, backbone: PreTrainedModel, recipe: Recipe) -> Callable[[], Tensor] | None:
         """What is added to the loss of every step, if anything."""
+        return None
+
+    def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
+        """Why stock AdapterHub cannot compute the fusion in ``files``, the names of an artifact's; empty if it can."""
+        return ""
+
+    def as_adapters(self, backbone: PreTrainedModel, members: Sequence[str]) -> list[dict[str, Tensor]] | None:
+        """Weights and biases of the bottleneck that the fusion is at each site; None if stock AdapterHub fuses it."""
         return None

@@ -31,8 +31,8 @@ from transformers import PreTrainedModel
 from pipeline.methods.bank import AdapterBank
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import too_wide
-from pipeline.settings.parts import Gate
-from pipeline.settings.parts import Gated as Settings
+from pipeline.settings.forms import Gate
+from pipeline.settings.forms import Gated as Settings
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -40,15 +40,13 @@ GATED_FILE = "gated_fusion.safetensors"
 
 
 class Gated(SiteFusion):
-    """The form "gated"."""
-
     file = GATED_FILE
 
     def misfit(self, recipe: Recipe, width: int) -> str:
         return too_wide("gate_rank", recipe.gated.rank_in_effect, width)
 
     def put_in(
-        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
+        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
     ) -> None:
         if recipe.gated.own in ("trained", "frozen") and task not in members:
             raise PipelineError(
@@ -61,10 +59,38 @@ class Gated(SiteFusion):
         # b_n is a number or a vector, but the vectors of all sources are one matrix.
         return {f"{name}.bias" for name, module in backbone.named_modules() if isinstance(module, GatedFusion)}
 
+    def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
+        return "AdapterHub has no fusion with a gate for each token" if recipe.gated.gate == "token" else ""
+
+    def as_adapters(self, backbone: PreTrainedModel, members: Sequence[str]) -> list[dict[str, Tensor]]:
+        return [_joined(site.adapters, fusion, members) for site, fusion in fused_sites(backbone, members)]
+
+
+FORM = Gated()
+
+
+@torch.no_grad()
+def _joined(modules: Any, fusion: GatedFusion, members: Sequence[str]) -> dict[str, Tensor]:
+    """The bottleneck that a fusion with fixed gates is at one site.
+
+    ``sum_n g_n (U_n f(D_n x + b_n) + c_n)`` is an adapter with the rows of all D_n and the columns of all g_n U_n.
+    """
+    adapters = [modules[name] for name in members]
+    # The columns of U_n, then c_n.
+    ups = [torch.cat([adapter.adapter_up.weight, adapter.adapter_up.bias.unsqueeze(-1)], dim=1) for adapter in adapters]
+    for number, gate in zip(fusion.gated, fusion.fixed_gates(len(ups[0])), strict=True):
+        ups[number] = gate @ ups[number]
+    return {
+        "down.weight": torch.cat([adapter.adapter_down[0].weight for adapter in adapters]),
+        "down.bias": torch.cat([adapter.adapter_down[0].bias for adapter in adapters]),
+        "up.weight": torch.cat([up[:, :-1] for up in ups], dim=1),
+        "up.bias": torch.stack([up[:, -1] for up in ups]).sum(dim=0),
+    }
+
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
     """The one of ``members`` that a fusion for ``task`` does not gate, if any."""
-    return task if task in members and recipe.fusion.form == "gated" and recipe.gated.own != "none" else None
+    return task if task in members and recipe.form.adds_own else None
 
 
 class GatedFusion(FusionLayer):

@@ -21,7 +21,7 @@ FUSION_CONFIG = "adapter_fusion_config.json"
 
 
 class Standard(FusionMethod):
-    """The form "standard": AdapterHub's layers, and its files."""
+    """AdapterHub's layers, in its files."""
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
         """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does."""
@@ -43,6 +43,9 @@ class Standard(FusionMethod):
 
     def penalty(self, backbone: PreTrainedModel, recipe: Recipe) -> Callable[[], Tensor]:
         return value_regularisation(backbone, recipe.standard.regularization)
+
+
+FORM = Standard()
 
 
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:

@@ -9,7 +9,7 @@ from pipeline.data.task_data import Added
 from pipeline.data.tasks import Metric, Name, built_in_tasks
 from pipeline.records.older import upgraded
 from pipeline.records.store import Manifest, SourceRun
-from pipeline.settings.recipe import Recipe, SharedRecipe
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
@@ -58,7 +58,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
     test_rows: Count = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
-    recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
+    recipe: Recipe | None = Field(None, description="how the run trained on the task; None: it did not")
     pair: bool | None = Field(None, description="whether it is of pairs, where it did; absent from older records")
     train_rows: Count = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name, meaning_problems
-from pipeline.settings.recipe import SharedRecipe
+from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import (
     canonical_json,
     clear_leftovers,
@@ -62,7 +62,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     run: str = Field(pattern=rf"^{_RUN.pattern}$")
     seed: int
     limit: int | None
-    recipe: SharedRecipe
+    recipe: Recipe
     train_rows: str = Field(description="fingerprint of the rows it was trained on")
     pair: bool = Field(description="whether the task compares two texts")
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")

@@ -62,7 +62,7 @@ def build_for_training(
         _load_start(encoder, request.start, parts, ledger)
     if recipe.trainable == "fusion":
         built = _build_fusion(encoder, request.adapters, first, backbone, initial)
-        if initial is not None and recipe.fusion.form == "gated":
+        if initial is not None and recipe.form.warm_starts_own:
             _draw_heads_anew(built.model, parts, request.seed)
         return built
     model = assemble_all(encoder, parts, backbone)
@@ -116,24 +116,23 @@ def _build_fusion(
     adapters: Sequence[Artifact],
     part: Part[Task],
     backbone: Backbone,
-    anchor: Artifact | None,
+    initial: Artifact | None,
 ) -> Built:
     task, recipe, _ = part
     for artifact in adapters:
         artifact.verify()
     sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
-    anchored = recipe.fusion.form == "anchored"
-    anchors = {anchor.manifest.task: recipe.anchor.score} if anchor is not None and anchored else {}
-    add_fusion(encoder, sources, recipe, task.name, anchors)
-    if anchor is not None and not anchored:
-        begin_as(encoder, task.name, modules_of(anchor))
+    anchored = recipe.form.anchored
+    add_fusion(encoder, sources, recipe, task.name, initial.manifest.task if initial is not None and anchored else None)
+    if initial is not None and not anchored:
+        begin_as(encoder, task.name, modules_of(initial))
     backbone.check_unchanged(encoder)
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
     if own is not None:
         check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run, own.manifest.kind)
-    start = anchor if anchored else own
+    start = initial if anchored else own
     if recipe.fusion.head_start and recipe.fuses_own and start is not None and same_head(start.manifest.recipe, recipe):
         load_head(start, model.head)
     form, built = FORMS[recipe.fusion.form], MultitaskModel({task.name: model})

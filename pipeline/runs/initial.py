@@ -109,13 +109,9 @@ def most_sources(recipe: Recipe, rows: int) -> int | None:
     Args:
         rows: training rows of the target.
     """
-    if _probes_gates(recipe) and rows >= LEAST_ROWS:
+    if recipe.form.probes_gates and rows >= LEAST_ROWS:
         return min(recipe.fusion.best or MOST_SOURCES, MOST_SOURCES)
     return recipe.fusion.best
-
-
-def _probes_gates(recipe: Recipe) -> bool:
-    return recipe.fuses_as == "gated" and recipe.gated.start == "probe"
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,7 @@ class Chooser:
         initial, scores = self._start()
         fused = self._fused(initial)
         seconds, gates = time.perf_counter() - started, None
-        if self._is_probed:
+        if self.recipe.form.probes_gates:
             candidates, encoder = self._members(fused), self._fusion_of(fused, initial)
             started = time.perf_counter()  # building the model is no part of the choice
             gates = self._gates(candidates, encoder, warm=initial is not None)
@@ -165,17 +161,12 @@ class Chooser:
     def _is_own(self, adapter: Artifact) -> bool:
         return adapter.manifest.task == self.task.name
 
-    @property
-    def _is_probed(self) -> bool:
-        """Whether linear probes choose the gates, and with them the sources."""
-        return _probes_gates(self.recipe)
-
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
         request, recipe = self.request, self.recipe
         if request.in_turn:
             return request.adapters[0], {}
-        if recipe.fuses_as == "anchored":
+        if recipe.form.anchored:
             return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
         if request.may_be_warm_started(recipe):
             start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
@@ -193,7 +184,7 @@ class Chooser:
         if most is not None:
             accelerator = self.scoring.accelerator
             others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator)
-            if initial is not None and recipe.fusion.form == "anchored":  # it starts as this one
+            if initial is not None and recipe.form.anchored:  # it starts as this one
                 others = [*others, initial]
         return tuple(each for each in adapters if each in others or self._is_own(each))
 
@@ -208,6 +199,7 @@ class Chooser:
 
     def _gates(self, candidates: Sequence[str], encoder: PreTrainedModel, warm: bool) -> dict[str, float]:
         task, recipe = self.task, self.recipe
-        gated = [name for name in candidates if name != task.name or recipe.gated.own == "none"]
+        own = own_member(recipe, task.name, candidates)
+        gated = [name for name in candidates if name != own]
         accelerator = self.scoring.accelerator
         return choose_gates(encoder, candidates, gated, task, recipe, self.rows, self.backbone, accelerator, warm)

@@ -81,7 +81,7 @@ class RunRequest:
 
     def may_be_warm_started(self, recipe: Recipe) -> bool:
         """Whether ``adapters`` are those that the model may start as, by its resolved ``recipe``."""
-        return bool(self.adapters) and (self.kind == "adapter" or recipe.warm_starts_own)
+        return bool(self.adapters) and (self.kind == "adapter" or recipe.form.warm_starts_own)
 
 
 def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:

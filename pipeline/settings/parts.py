@@ -1,4 +1,4 @@
-"""The parts of a recipe: adapters of each kind, fusion, SMART, pretrained weights, pairs, joint training."""
+"""The parts of a recipe: adapters of each kind, SMART, pretrained weights, pairs, joint training."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -15,10 +15,6 @@ Number = Annotated[Real, Field(le=1e38)]  # what fp32 can hold
 Width = Annotated[Whole, Field(le=2**16)]
 Tokens = Annotated[Whole, Field(le=8192)]
 
-FusionForm = Literal["gated", "anchored", "standard"]
-Gate = Literal["token", "scalar", "vector", "matrix"]
-Own = Literal["fresh", "warm", "trained", "frozen", "none"]
-FusionImplementation = Literal["fast", "stock"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
@@ -110,100 +106,6 @@ class Merge(RecipePart):
     density: Real = Field(0.2, gt=0, le=1, description="share of each adapter's changes that is merged: the largest")
     scale: Number = Field(1.0, gt=0, description="lambda, the factor of the merged changes")
     train: bool = Field(False, description="train the merged adapter and its head further")
-
-
-class Fusion(RecipePart):
-    flags = {"form": "fusion", "implementation": "fusion_impl", "best": "best_sources"}
-
-    form: FusionForm = Field(
-        "gated",
-        description="gated: the target's own adapter plus gated sources; anchored: attention initialised to one"
-        " adapter; standard: Pfeiffer et al. 2021",
-    )
-    implementation: FusionImplementation = Field("fast", description="stock: compute fusion with AdapterHub's own code")
-    head_start: bool = Field(
-        True, description="initialise the head from the target's own adapter; anchored: from the anchor"
-    )
-    best: Count | None = Field(
-        None, ge=1, description="try only this many sources: those that linear probes rank highest; unset: all"
-    )
-
-
-class Anchor(RecipePart):
-    """Settings of an anchored fusion."""
-
-    flags = {"score": "anchor", "rank": "fusion_rank"}
-
-    score: Number = Field(5.0, ge=0, description="initial attention score of the anchor; the other adapters have 0")
-    rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
-
-
-def even_gate(sources: int) -> float:
-    """The gate of each of so many sources that all start alike: 2 / N, at most 1."""
-    return min(1.0, 2 / sources)
-
-
-class Gated(RecipePart):
-    """Settings of a gated fusion."""
-
-    flags = {
-        "gate": "gate",
-        "rank": "gate_rank",
-        "start": "gate_start",
-        "learning_rate": "gate_learning_rate",
-        "shared": "gate_shared",
-        "own": "own_adapter",
-    }
-
-    gate: Gate = Field(
-        "token",
-        description="token: a gate for each token; or fixed gates: scalar, a number; vector, a number for each feature;"
-        " matrix, a number plus a matrix",
-    )
-    rank: Width | None = Field(None, ge=1, description="rank of that matrix; unset: full")
-    start: Annotated[Real, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
-        None,
-        description="initial gate of each source: a number; even: 2 / sources, at most 1; probe: linear probes select"
-        " the sources and their gates; unset: probe if the own adapter is fresh, else even",
-    )
-    learning_rate: Number | None = Field(
-        None, gt=0, description="peak learning rate of the gates; unset: learning_rate"
-    )
-    shared: bool = Field(False, description="the same gates at all sites")
-    own: Own = Field(
-        "fresh",
-        description="the target's own adapter: fresh: a new one, trained with the gates; warm: the same, initialised"
-        " from the source that a linear probe prefers; trained or frozen: that of stage one; none: the target's adapter"
-        " has a gate like the others",
-    )
-
-    @property
-    def rank_in_effect(self) -> int | None:
-        """The rank of gates that are matrices, if they have one; else None."""
-        return self.rank if self.gate == "matrix" else None
-
-    def start_of(self, gates: int) -> float:
-        """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
-        match self.start:
-            case "even" | None:  # in artifacts from before there was a choice
-                return even_gate(gates)
-            case "probe":
-                return 0.0
-            case number:
-                return number
-
-
-def gates_text(gates: Mapping[str, float]) -> str:
-    """``quora 1, mnli 0.5``."""
-    return ", ".join(f"{name} {gate:.2g}" for name, gate in gates.items())
-
-
-class Standard(RecipePart):
-    """Settings of a standard fusion."""
-
-    flags = {"regularization": "fusion_regularization"}
-
-    regularization: Number = Field(0.01, ge=0, description="weight of ||V - I||^2 per fusion site")
 
 
 class Smart(RecipePart):

@@ -3,7 +3,6 @@
 What a recipe means for a task is said in :mod:`pipeline.settings.resolve`.
 """
 
-import json
 from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
@@ -14,16 +13,14 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
-from pipeline.settings import parts
+from pipeline.settings import forms, parts
 from pipeline.settings.fields import Real
-from pipeline.settings.parts import Count, FusionForm, Number, RecipePart, Tokens
+from pipeline.settings.parts import Count, Number, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
@@ -37,8 +34,7 @@ Extras = Annotated[
     tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
 ]
 
-EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4, "full+adapter": 4}
-STANDARD_FUSION_EPOCHS = 2
+USUAL_EPOCHS = 4
 MIN_STEPS = 400
 """Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
 EVALUATIONS = 10
@@ -98,10 +94,10 @@ class Recipe(RecipePart):
     lora: parts.Lora = parts.Lora()
     unipelt: parts.Unipelt = parts.Unipelt()
     merge: parts.Merge = parts.Merge()
-    fusion: parts.Fusion = parts.Fusion()
-    gated: parts.Gated = parts.Gated()
-    anchor: parts.Anchor = parts.Anchor()
-    standard: parts.Standard = parts.Standard()
+    fusion: forms.Fusion = forms.Fusion()
+    gated: forms.Gated = forms.Gated()
+    anchor: forms.Anchor = forms.Anchor()
+    standard: forms.Standard = forms.Standard()
     head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on the head's input; a cosine has none")
     vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also of a cosine")
     hidden_dropout: Real | None = Field(
@@ -171,18 +167,23 @@ class Recipe(RecipePart):
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
         """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
-        raise_all(where, cls.problems(values))
-        return cls.model_validate(values)
+        recipe, problems = cls._validated(values)
+        raise_all(where, problems)
+        assert recipe is not None
+        return recipe
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
         """Every mistake in ``values``, each with its key."""
+        return cls._validated(values)[1]
+
+    @classmethod
+    def _validated(cls, values: Mapping[str, Any]) -> tuple[Self | None, list[str]]:
         problems = pairing_problems(values.get("encoding"), values.get("head"))
         try:
-            cls.model_validate(values)
+            return cls.model_validate(values), problems
         except ValidationError as error:
-            problems = [*map(_with_flat_key, validation_problems(error)), *problems]
-        return problems
+            return None, [*map(_with_flat_key, validation_problems(error)), *problems]
 
     @property
     def has_modules(self) -> bool:
@@ -195,24 +196,25 @@ class Recipe(RecipePart):
         return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
 
     @property
-    def fuses_as(self) -> FusionForm | None:
+    def fuses_as(self) -> forms.FusionForm | None:
         """The form of the fusion that it trains; None: it trains none."""
         return self.fusion.form if self.trainable == "fusion" else None
 
     @property
-    def trains_own(self) -> bool:
-        """Whether a fusion trains an adapter of the target's with it."""
-        return self.fuses_as == "gated" and self.gated.own in ("fresh", "warm", "trained")
+    def form(self) -> forms.FormSettings:
+        """The settings of that form; where it trains no fusion, or one without settings, the defaults."""
+        kind = forms.FormSettings if self.fuses_as is None else forms.FORMS[self.fuses_as]
+        return next((value for _, value in self if type(value) is kind), kind())
 
     @property
-    def warm_starts_own(self) -> bool:
-        """Whether that adapter is warm-started from another task's."""
-        return self.fuses_as == "gated" and self.gated.own == "warm"
+    def trains_own(self) -> bool:
+        """Whether an adapter for the target trains with the fusion."""
+        return self.form.trains_own
 
     @property
     def fuses_own(self) -> bool:
         """Whether a fusion takes the target's adapter of stage one."""
-        return not (self.trains_own and self.gated.own != "trained")
+        return self.form.fuses_own
 
     @property
     def adds_adapters(self) -> bool:
@@ -222,8 +224,8 @@ class Recipe(RecipePart):
     @property
     def probes_sources(self) -> bool:
         """Whether probes choose what a fusion starts with."""
-        chooses_gates = self.fuses_as == "gated" and self.gated.start == "probe"
-        return chooses_gates or self.warm_starts_own or (self.fuses_as is not None and self.fusion.best is not None)
+        picks_best = self.fuses_as is not None and self.fusion.best is not None
+        return self.form.probes_gates or self.form.warm_starts_own or picks_best
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same recipe with ``values``, flat or in their parts, in place of its own."""
@@ -251,12 +253,7 @@ class Recipe(RecipePart):
     @property
     def usual_epochs(self) -> int:
         """The number of epochs where ``epochs`` is not set."""
-        return STANDARD_FUSION_EPOCHS if self.is_standard_fusion else EPOCHS[self.trainable]
-
-    @property
-    def is_standard_fusion(self) -> bool:
-        """Whether it trains a fusion as published (Pfeiffer et al. 2021)."""
-        return self.fuses_as == "standard"
+        return USUAL_EPOCHS if self.fuses_as is None else self.form.epochs
 
     def epochs_over(self, rows: int) -> int:
         """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
@@ -365,22 +362,3 @@ def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 def _with_flat_key(problem: str) -> str:
     key, colon, rest = problem.partition(":")
     return {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}.get(key, key) + colon + rest
-
-
-_read: dict[str, Recipe] = {}
-_MOST_READ = 4096
-
-
-def _read_before(values: Any, validate: ValidatorFunctionWrapHandler) -> Recipe:
-    if not isinstance(values, dict):
-        return validate(values)
-    key = json.dumps(values, sort_keys=True, default=repr)
-    if key not in _read:
-        if len(_read) >= _MOST_READ:
-            _read.clear()
-        _read[key] = validate(values)
-    return _read[key]
-
-
-SharedRecipe = Annotated[Recipe, WrapValidator(_read_before)]
-"""A recipe in a file: many files hold the same, which is validated once and is one object in memory."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
+from pipeline.settings.forms import FormSettings
 from pipeline.settings.layers import check_layers
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
 from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
@@ -14,11 +15,9 @@ from pipeline.system.errors import PipelineError
 LEARNING_RATES: dict[Trainable, float] = {
     "head": 1e-3,
     "adapter": 1e-3,
-    "fusion": 1e-3,
     "full": 5e-5,
     "full+adapter": 5e-5,
 }
-STANDARD_FUSION_LEARNING_RATE = 5e-4  # many weights, each with little to do
 
 # All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
 _SCORING = OF_PREDICTION.union(
@@ -114,6 +113,7 @@ def _kind_part(recipe: Recipe) -> str:
 def _on_any_task(recipe: Recipe) -> dict[str, bool]:
     """Whether parts and flat keys have an effect, where that depends on the recipe alone; later ones count."""
     fuses, full, kind_part = recipe.trainable == "fusion", recipe.trainable == "full", _kind_part(recipe)
+    form = recipe.form
     return {
         "adapter": recipe.has_modules or fuses,
         **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
@@ -122,11 +122,9 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "ties_scale": recipe.merge.rule == "ties",
         "train_merged": recipe.merge.rule != "none",
         "fusion": fuses,
-        "gated": recipe.fuses_as == "gated",
+        **{name: value is form for name, value in recipe if isinstance(value, FormSettings)},
         "gate_rank": recipe.gated.gate == "matrix",
         "head_start": recipe.fuses_own,
-        "anchor": recipe.fuses_as == "anchored",
-        "standard": recipe.is_standard_fusion,
         "pretrained": full or recipe.trainable == "full+adapter",
         "second_encoder": full,
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
@@ -204,8 +202,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     Args:
         has_weights: whether the head has any.
     """
-    usual = STANDARD_FUSION_LEARNING_RATE if recipe.is_standard_fusion else LEARNING_RATES[recipe.trainable]
-    usual = recipe.learning_rate or usual
+    usual = recipe.learning_rate or LEARNING_RATES.get(recipe.trainable, recipe.form.learning_rate_default)
     head = (recipe.head_learning_rate or usual) if has_weights else usual
     backbone = recipe.pretrained.learning_rate or usual
     modules = {"full": backbone, "head": head}.get(recipe.trainable, usual)
@@ -216,23 +213,14 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
         embeddings = None
     own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
-    gates = None if recipe.gated.learning_rate == modules else recipe.gated.learning_rate
-    anchored = recipe.fuses_as == "anchored"
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
     # Where nothing trains, the start is all there is to score.
-    usual_start = anchored or merges or (recipe.trainable == "head" and not has_weights)
+    usual_start = recipe.form.anchored or merges or (recipe.trainable == "head" and not has_weights)
     return {
         **recipe.budget,
         "learning_rate": modules,
         "head_learning_rate": None if head == modules else head,
         "pretrained": recipe.pretrained.model_copy(update=rates),
         "score_start": usual_start if recipe.score_start is None else recipe.score_start,
-        "gated": recipe.gated.model_copy(update={"start": _gate_start(recipe), "learning_rate": gates}),
+        **{name: recipe.form.resolved(modules) for name, value in recipe if value is recipe.form},
     }
-
-
-def _gate_start(recipe: Recipe) -> float | str | None:
-    """How the gates of a gated fusion start; None of what has no gates."""
-    if recipe.trainable != "fusion" or recipe.fusion.form != "gated" or recipe.gated.start is not None:
-        return recipe.gated.start
-    return "probe" if recipe.gated.own == "fresh" else "even"

@@ -9,7 +9,7 @@ import torch
 from pipeline.methods.fusion import FORMS, add_fusion, load_fusion, save_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.settings.parts import FusionForm
+from pipeline.settings.forms import FusionForm
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import parameter_groups
 from tests.pipeline.methods.adapted import hidden, randomise, save_sources

@@ -8,15 +8,16 @@ import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.run_record import SCHEMA
-from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FusionForm, Pal
-from pipeline.settings.recipe import EPOCHS, FLAGS, PARTS, Recipe, layered
-from pipeline.settings.resolve import LEARNING_RATES, keys_without_effect, resolve
+from pipeline.settings.forms import FusionForm
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, Pal
+from pipeline.settings.recipe import FLAGS, PARTS, Recipe, layered
+from pipeline.settings.resolve import keys_without_effect, resolve
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
 
 SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
-TRAINABLE = list(LEARNING_RATES)
+TRAINABLE = {"head": (4, 1e-3), "adapter": (4, 1e-3), "fusion": (3, 1e-3), "full": (4, 5e-5), "full+adapter": (4, 5e-5)}
 SIAMESE = Task.model_validate(
     STS.model_dump() | {"name": "apart", "encoding": "siamese", "pooling": "cls", "head": "difference"}
 )
@@ -37,7 +38,7 @@ def test_every_none_is_filled_from_the_task_and_from_what_is_trained(task: Task,
         task.head,
         task.max_length,
     )
-    assert (recipe.epochs, recipe.learning_rate) == (EPOCHS[trainable], LEARNING_RATES[trainable])
+    assert (recipe.epochs, recipe.learning_rate) == TRAINABLE[trainable]
     assert recipe.precision == "fp32"
 
 
@@ -424,7 +425,7 @@ def test_a_bad_rule_is_told_with_its_key(values: dict[str, Any], said: str) -> N
 def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:
     standard, anchored = (resolved(STS, trainable="fusion", fusion=form) for form in ("standard", "anchored"))
     assert (standard.epochs, standard.learning_rate, standard.score_start) == (2, 5e-4, False)
-    assert (anchored.epochs, anchored.learning_rate) == (EPOCHS["fusion"], LEARNING_RATES["fusion"])
+    assert (anchored.epochs, anchored.learning_rate) == TRAINABLE["fusion"]
     assert anchored.score_start
 
 
