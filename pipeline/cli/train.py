@@ -107,7 +107,8 @@ def fuse(
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
         fusion: gated: a new adapter of the target and gates on the other tasks' adapters, trained together; anchored:
-            attention initialised to the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
+            attention initialised to the best single adapter; standard: the form of Pfeiffer et al. 2021; mean: the
+            plain mean of the adapters (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """

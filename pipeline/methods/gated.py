@@ -57,7 +57,11 @@ class Gated(SiteFusion):
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
         # b_n is a number or a vector, but the vectors of all sources are one matrix.
-        return {f"{name}.bias" for name, module in backbone.named_modules() if isinstance(module, GatedFusion)}
+        return {
+            f"{name}.bias"
+            for name, module in backbone.named_modules()
+            if isinstance(module, GatedFusion) and module.bias.requires_grad
+        }
 
     def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
         return "AdapterHub has no fusion with a gate for each token" if recipe.gated.gate == "token" else ""

@@ -11,7 +11,7 @@ from pydantic import Field
 from pipeline.settings.fields import Real
 from pipeline.settings.parts import Count, Number, RecipePart, Width
 
-FusionForm = Literal["gated", "anchored", "standard"]
+FusionForm = Literal["gated", "anchored", "standard", "mean"]
 FusionImplementation = Literal["fast", "stock"]
 Gate = Literal["token", "scalar", "vector", "matrix"]
 Own = Literal["fresh", "warm", "trained", "frozen", "none"]
@@ -23,6 +23,8 @@ class FormSettings(RecipePart):
     summary: ClassVar[str] = ""
     epochs: ClassVar[int] = 3
     learning_rate_default: ClassVar[float] = 1e-3
+    trains: ClassVar[bool] = True
+    """Whether its layers have weights that train."""
     anchored: ClassVar[bool] = False
     """It starts as one of its adapters, the best on dev, with the head of that adapter; this start is scored too."""
 
@@ -161,7 +163,12 @@ class Standard(FormSettings):
     regularization: Number = Field(0.01, ge=0, description="weight of ||V - I||^2 per fusion site")
 
 
-FORMS: dict[FusionForm, type[FormSettings]] = {"gated": Gated, "anchored": Anchor, "standard": Standard}
+class Mean(FormSettings):
+    summary = "the mean of the adapters' outputs, in which nothing trains but the head"
+    trains = False
+
+
+FORMS: dict[FusionForm, type[FormSettings]] = {"gated": Gated, "anchored": Anchor, "standard": Standard, "mean": Mean}
 
 
 class Fusion(RecipePart):

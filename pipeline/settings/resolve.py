@@ -23,6 +23,7 @@ LEARNING_RATES: dict[Trainable, float] = {
 _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
+_FUSED = frozenset({"adapter", "bottleneck", "fusion"})
 _MERGED = frozenset({"adapter", "bottleneck", "merge"})
 
 
@@ -105,6 +106,11 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
     return encoding, head
 
 
+def _is_frozen(recipe: Recipe) -> bool:
+    """Whether nothing trains but the head."""
+    return recipe.trainable == "head" or not recipe.form.trains
+
+
 def _kind_part(recipe: Recipe) -> str:
     """The part with the settings of the modules that are trained; empty: it has none."""
     return ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
@@ -165,7 +171,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "head_learning_rate": head != "cosine" or joint,
         "cosine_scale": head == "cosine" and task.kind == "score",
         "cosine_threshold": head == "cosine" and task.kind == "classes",
-        "score_loss": task.kind == "score" and not (recipe.trainable == "head" and head == "cosine" and not joint),
+        "score_loss": task.kind == "score" and not (_is_frozen(recipe) and head == "cosine" and not joint),
         "class_weights": task.kind == "classes",
         "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
         # Where all train, only several tasks could each have their own.
@@ -173,8 +179,9 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "split_layers": recipe.trainable == "full",
         "temperature": recipe.joint.mixing == "temperature",
     }
-    if recipe.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
-        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING, False)
+    if _is_frozen(recipe) and head == "cosine" and not joint:  # a cosine has no weights, so nothing trains
+        adapted = _FUSED if recipe.trainable == "fusion" else frozenset()
+        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - adapted, False)
     elif recipe.is_merged_only:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)
     return has_effect
@@ -215,7 +222,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
     # Where nothing trains, the start is all there is to score.
-    usual_start = recipe.form.anchored or merges or (recipe.trainable == "head" and not has_weights)
+    usual_start = recipe.form.anchored or merges or (_is_frozen(recipe) and not has_weights)
     return {
         **recipe.budget,
         "learning_rate": modules,

@@ -87,7 +87,7 @@ def test_the_folder_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, 
     assert written(trained, tmp_path / "out")
 
 
-@pytest.mark.parametrize("form", [{"fusion": "standard"}, {"gate": "scalar"}], ids=str)
+@pytest.mark.parametrize("form", [{"fusion": "standard"}, {"gate": "scalar"}, {"fusion": "mean"}], ids=str)
 def test_layers_without_adapters_stay_without(form: dict[str, str], backbone: Backbone, tmp_path: Path) -> None:
     trained = random_model(backbone, task_of("films"), tmp_path / "store", **FUSION, **CLS, **form, drop_layers="0")
     assert written(trained, tmp_path / "out")

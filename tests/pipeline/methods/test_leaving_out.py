@@ -22,6 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "vector": {"fusion": "gated", "gate": "vector"},
     "matrix": {"fusion": "gated", "gate": "matrix", "gate_rank": 2},
     "shared": {"fusion": "gated", "gate_shared": True},
+    "mean": {"fusion": "mean"},
     "without own": {"fusion": "gated", "own_adapter": "none"},
 }
 

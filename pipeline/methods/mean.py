@@ -1,0 +1,50 @@
+"""The mean of the adapters' outputs, which only the head trains on: a baseline for what attention and gates learn.
+
+At each site with frozen adapter outputs z_n, ``o = 1/N sum_n z_n``: a gated fusion whose gates are all 1/N and stay so.
+AdapterHub's ``Average`` with its default weights is another function: it multiplies each output by 1/N and then takes
+the mean, so it divides by N twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from adapters.composition import Fuse
+from transformers import PreTrainedModel
+
+from pipeline.methods.fused_sites import fused_sites
+from pipeline.methods.gated import Gated, GatedFusion
+from pipeline.settings.recipe import Recipe
+
+
+class MeanFusion(GatedFusion):
+    """The mean at one site, with the call of AdapterHub's fusion layer, of N = ``size`` adapters."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__("scalar", width, size, own=None, start=1 / size)
+        self.width = width
+        self.requires_grad_(False)
+
+    def over(self, kept: Sequence[int]) -> Self:
+        return type(self)(self.width, len(kept)).to(self.bias.device).train(self.training)
+
+
+class Mean(Gated):
+    file = "mean_fusion.safetensors"
+
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        return ""
+
+    def put_in(
+        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
+    ) -> None:
+        for site, stock in fused_sites(backbone, members):
+            fresh = MeanFusion(backbone.config.hidden_size, len(members))
+            site.adapter_fusion_layer[Fuse(*members).name] = fresh.to(stock.query.weight.device).train(stock.training)
+
+    def stock_lacks(self, recipe: Recipe, files: object) -> str:
+        return ""
+
+
+FORM = Mean()

@@ -1,0 +1,54 @@
+"""The mean of adapters: one of equal adapters is that adapter, and nothing of it trains."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.data.tasks import find_task
+from pipeline.methods.fusion import add_fusion, use_fusion_implementation
+from pipeline.methods.houlsby import load_adapter
+from pipeline.models.backbone import Backbone
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
+from tests.pipeline.methods.adapted import hidden, save_sources, trainable
+
+STS = find_task("sts")
+MEAN = Recipe.parse({"trainable": "fusion", "fusion": "mean", "bottleneck": 8}, "mean")
+
+
+@pytest.mark.parametrize("implementation", ["fast", "stock"])
+def test_a_mean_of_copies_of_an_adapter_is_that_adapter(
+    implementation: Any, backbone: Backbone, tmp_path: Path
+) -> None:
+    saved = save_sources(backbone, ["films"], tmp_path)["films"]
+    alone, fused = backbone.load(), backbone.load()
+    load_adapter(alone, "films", saved, ())
+    alone.set_active_adapters("films")
+    add_fusion(fused, {"films": saved, "meals": saved, "pairs": saved}, MEAN, "films")
+    use_fusion_implementation(fused, implementation)
+    torch.testing.assert_close(hidden(fused), hidden(alone), rtol=0, atol=1e-5)
+    assert not torch.allclose(hidden(fused), hidden(backbone.load()), atol=0.01)
+
+
+def test_a_mean_is_a_gated_fusion_whose_gates_are_one_over_n_and_do_not_train(
+    backbone: Backbone, tmp_path: Path
+) -> None:
+    sources = save_sources(backbone, ["films", "meals"], tmp_path)
+    gates = {"own_adapter": "none", "gate": "scalar", "gate_start": 0.5}
+    mean, gated = backbone.load(), backbone.load()
+    add_fusion(mean, sources, MEAN, "films")
+    add_fusion(gated, sources, Recipe.parse({"trainable": "fusion", "bottleneck": 8, **gates}, "gated"), "films")
+    assert torch.equal(hidden(mean), hidden(gated))
+    assert trainable(mean) == 0 < trainable(gated)
+
+
+def test_below_a_cosine_nothing_trains_and_the_mean_is_scored_as_it_is() -> None:
+    def resolved(**settings: Any) -> Recipe:
+        recipe = Recipe(trainable="fusion", fusion="mean", head="cosine", **settings)  # type: ignore[arg-type]
+        return resolve(recipe, STS, "fp32")
+
+    assert resolved().score_start and resolved().identity["fusion"] == "mean"
+    assert resolved(epochs=9, learning_rate=0.5, best_sources=3) == resolved(best_sources=3) != resolved()
+    assert not resolve(Recipe(trainable="fusion", fusion="mean", head="linear"), STS, "fp32").score_start  # type: ignore[arg-type]
