@@ -63,6 +63,10 @@ class Progress:
         """The rate of the training steps alone."""
         return self.examples / self.train_seconds if self.examples else 0.0
 
+    def begin_epoch(self) -> None:
+        self.epoch += 1
+        self.batch, self.loss_sum, self.loss_count = 0, 0.0, 0
+
     def add_point(
         self, epoch: int, loss: float | None, scores: Scores, rate: float, measured: Mapping[str, float | None]
     ) -> bool:

@@ -88,185 +88,191 @@ def fit(
     """
     reset_peak_memory()
     interrupts = DeferredInterrupts()
-    scoring = _DevScores(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
+    scorer = _Scorer(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
         progress = Progress()
-        scoring.take(model.to(accelerator.device), progress, 0, None, 0.0)
+        scorer.add_point(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
     trained = copy_to_shard(model, accelerator)
-    rates = peak_rates(trained, recipe, pretrained)
-    groups = parameter_groups(trained, recipe.weight_decay, without_decay, rates)
+    groups = parameter_groups(trained, recipe.weight_decay, without_decay, peak_rates(trained, recipe, pretrained))
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     optimizer = OPTIMIZERS[recipe.adam_correction](groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
-    plain, (model, prepared) = model, accelerator.prepare(trained, optimizer)
-    state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
-    total = data.epochs * data.batches_per_epoch
+    wrapped, stepped = accelerator.prepare(trained, optimizer)
+    state = Resumption(checkpoint_file, checkpoint_seconds, model, trained, optimizer, accelerator, companions)
     parameters = list(trained.parameters())  # looked up once: it takes a millisecond, at every step
-    steps = _Steps(model, parameters, prepared, recipe, seed, total, accelerator, loss, penalties, combine)
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
-    training = _Training(plain, recipe, data, steps, scoring, companions, state, interrupts, shown, metric, title)
+    run = _Run(
+        model, wrapped, parameters, stepped, recipe, data, scorer, state, interrupts, shown, metric, title, accelerator
+    )
     with shown, state.kept_if_interrupted(), interrupts:
-        training.run()
+        _train(run, seed, loss, penalties, combine, companions)
     state.restore_best()
     accelerator.free_memory()
     return state.progress
 
 
-@dataclass(frozen=True)
-class _Training:
-    """Epochs of steps, with what comes between them: scores of dev, checkpoints, interrupts and lines of progress."""
+def _train(
+    run: _Run,
+    seed: int,
+    loss: Loss,
+    penalties: Sequence[Penalty],
+    combine: Surgery | None,
+    companions: Sequence[Companion],
+) -> None:
+    """The order of steps, from where the progress stands to the last epoch, or until dev no longer gains."""
+    recipe, data, state, accelerator, progress = run.recipe, run.data, run.state, run.accelerator, run.state.progress
+    # The start can be the best model: an anchored fusion starts as a trained adapter.
+    if recipe.score_start and not progress.step and not progress.curve:
+        run.score(0)
+    while not progress.done:
+        run.wrapped.train()
+        tally = _Tally(progress, accelerator.device)
+        batches = data.batches(progress.epoch, progress.batch)
+        # A GPU computes while the CPU makes the next batches.
+        for pieces in prefetched(batches) if run.on_gpu else batches:
+            # Seeds and learning rates follow from the step alone, so a resumed run has the same.
+            _seed(_step_seed(seed, progress.step, accelerator.process_index), accelerator.device)
+            run.set_rates(progress.step)
+            # Piece by piece, so that only one piece's activations are in memory.
+            batch_loss = _backward(run.wrapped, pieces, loss, penalties, accelerator, combine)
+            is_finite = run.update(batch_loss)
+            tally.add(batch_loss, is_finite, sum(map(len, pieces)))
+            # A regulariser may follow the weights, such as by a running mean.
+            for companion in companions:
+                companion.after_step(progress.step, run.total)
+            if run.shown.due():
+                run.show(tally)
+            # Between two steps the state is whole: the place to write it, and to end if a signal came.
+            if run.must_pause():
+                tally.close(data.batches_per_epoch, run.title)
+                run.end_if_interrupted()
+                state.keep()
+                tally = _Tally(progress, accelerator.device)
+        tally.close(data.batches_per_epoch, run.title)
+        # The result is the best epoch on dev; this also decides whether training is done.
+        if recipe.scored(progress.epoch, data.epochs):
+            run.score(progress.epoch)
+        progress.begin_epoch()
+        if progress.done or in_any_process(accelerator, state.due):
+            state.keep()
+    run.end_if_interrupted()
 
-    # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process without
-    # a dev batch would not take part. Mixed precision is part of the module.
+
+@dataclass(frozen=True)
+class _Run:
+    """What the steps of one training work on."""
+
+    # Scored unwrapped: a distributed wrapper synchronises buffers at each forward pass, and a process without a dev
+    # batch would not take part. Mixed precision is part of the module.
     model: nn.Module
+    wrapped: nn.Module  # as accelerate has prepared it
+    parameters: Sequence[nn.Parameter]
+    optimizer: AcceleratedOptimizer
     recipe: Recipe
     data: TrainingData
-    steps: _Steps
-    scoring: _DevScores
-    companions: Sequence[Companion]
+    scorer: _Scorer
     state: Resumption
     interrupts: DeferredInterrupts
     shown: TrainingProgress
     metric: str
     title: str
-
-    def run(self) -> None:
-        """Train from where the progress stands to the last epoch, or until dev no longer gains."""
-        progress, recipe = self.state.progress, self.recipe
-        if recipe.score_start and not progress.step and not progress.curve:
-            self._take_score(0, None)
-        while not progress.done:
-            self._take_steps()
-            if recipe.scored(progress.epoch, self.data.epochs):
-                self._take_score(progress.epoch, progress.loss_sum / progress.loss_count)
-            progress.epoch += 1
-            progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
-            if progress.done or in_any_process(self.steps.accelerator, self.state.due):
-                self.state.keep()
-        self._end_if_interrupted()
-
-    def _take_steps(self) -> None:
-        """Take the steps of the epoch that are left."""
-        progress, steps, data = self.state.progress, self.steps, self.data
-        steps.model.train()
-        accelerator, on_gpu = steps.accelerator, steps.accelerator.device.type == "cuda"
-        # Processes ask each other, and an answer on a GPU makes its host wait for it.
-        ask_every = 8 if accelerator.num_processes > 1 and on_gpu else 1
-        stretch = _Stretch(progress, accelerator.device)
-        batches = data.batches(progress.epoch, progress.batch)
-        for pieces in prefetched(batches) if on_gpu else batches:
-            step_loss, fine = steps.take(pieces, progress.step)
-            stretch.add(step_loss, fine, sum(map(len, pieces)))
-            for companion in self.companions:
-                companion.after_step(progress.step, steps.total)
-            if self.shown.due():
-                mean_loss, speed, seconds = stretch.so_far()
-                left, is_scored = self._seconds_left(progress.epoch, seconds), bool(progress.curve)
-                self.shown.step(progress.step, steps.total, progress.epoch, mean_loss, speed, left, is_scored)
-            due = self.state.due or self.interrupts.held is not None
-            if progress.step % ask_every == 0 and in_any_process(accelerator, due):
-                stretch.end(data.batches_per_epoch, self.title)
-                self._end_if_interrupted()
-                self.state.keep()
-                stretch = _Stretch(progress, accelerator.device)
-        stretch.end(data.batches_per_epoch, self.title)
-
-    def _take_score(self, epoch: int, mean_loss: float | None) -> None:
-        progress, epochs = self.state.progress, self.data.epochs
-        patience = self.recipe.early_stopping_patience or math.inf
-        rate = self.steps.learning_rate(progress.step - 1) if epoch else 0.0
-        self.shown.scoring(epoch)
-        self.state.gather()
-        if best := self.scoring.take(self.model, progress, epoch, mean_loss, rate):
-            self.state.remember_best()
-        progress.done = epoch > 0 and (epoch >= epochs or epoch - progress.best_epoch >= patience)
-        left = 0.0 if progress.done or not epoch else self._seconds_left(epoch + 1, progress.train_seconds)
-        dev, losses = progress.curve[-1]["dev"], {} if mean_loss is None else {"loss": mean_loss}
-        self.shown.epoch(epoch, mean_loss, f"dev {self.metric} {dev:.4f}", best, progress.examples_per_second, left)
-        self.steps.accelerator.log({**losses, f"dev_{self.metric}": dev}, step=progress.step)
-
-    def _seconds_left(self, epoch: int, train_seconds: float) -> float:
-        """Seconds of the steps to come, and of the evaluations from that of ``epoch`` on, as long as those so far."""
-        progress, epochs = self.state.progress, self.data.epochs
-        evaluations = sum(self.recipe.scored(each, epochs) for each in range(epoch, epochs + 1))
-        evaluation = progress.evaluation_seconds / max(len(progress.curve), 1)
-        return (self.steps.total - progress.step) * train_seconds / progress.step + evaluations * evaluation
-
-    def _end_if_interrupted(self) -> None:
-        """All processes end after the same step, and each its own way; those that no signal has reached too."""
-        if in_any_process(self.steps.accelerator, self.interrupts.held is not None):
-            self.interrupts.end()
-
-
-class _DevScores:
-    """Takes the dev scores of a model; only a process ``alone`` may be interrupted meanwhile."""
-
-    def __init__(
-        self,
-        evaluate: Callable[[nn.Module], Scores],
-        companions: Sequence[Companion],
-        interrupts: DeferredInterrupts,
-        alone: bool,
-    ) -> None:
-        self._evaluate, self._companions, self._interrupts, self._alone = evaluate, companions, interrupts, alone
-
-    def take(self, model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
-        """Score the model into the curve; returns whether it is the best so far."""
-        started = time.perf_counter()
-        model.eval()
-        # Processes that evaluate together all stay to the end: none may wait for one that has left.
-        with self._interrupts.lifted() if self._alone else nullcontext():
-            scores = self._evaluate(model)
-        progress.evaluation_seconds += time.perf_counter() - started
-        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-        measured = {name: value for companion in self._companions for name, value in companion.measured().items()}
-        return progress.add_point(epoch, mean_loss, scores, rate, measured)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """The optimiser steps of a training, each with random numbers and a learning rate of its own."""
-
-    model: nn.Module  # as accelerate has prepared it
-    parameters: Sequence[nn.Parameter]
-    optimizer: AcceleratedOptimizer
-    recipe: Recipe
-    seed: int
-    total: int
     accelerator: Accelerator
-    loss: Loss
-    penalties: Sequence[Penalty]
-    combine: Surgery | None
 
-    def take(self, pieces: list[Piece], step: int) -> tuple[Tensor, Tensor]:
-        """Take a step with one batch; returns its loss, and whether that and the gradient are finite."""
-        accelerator = self.accelerator
-        _seed(_step_seed(self.seed, step, accelerator.process_index), accelerator.device)
+    @property
+    def total(self) -> int:
+        """Steps of all epochs."""
+        return self.data.epochs * self.data.batches_per_epoch
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.accelerator.device.type == "cuda"
+
+    def set_rates(self, step: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * self._factor(step)
-        loss = _backward(self.model, pieces, self.loss, self.penalties, accelerator, self.combine)
-        fine = torch.isfinite(loss)
-        if all(parameter.grad is None for parameter in self.parameters):
-            return loss, fine  # the scaler of fp16 cannot take a step without a gradient
-        norm = whole(accelerator.clip_grad_norm_(self.parameters, self.recipe.max_grad_norm))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
-        return loss, fine if accelerator.scaler is not None else fine & torch.isfinite(norm)
-
-    def learning_rate(self, step: int) -> float:
-        """The recipe's learning rate at a step, which some groups of parameters have a multiple of."""
-        assert self.recipe.learning_rate is not None
-        return self.recipe.learning_rate * self._factor(step)
 
     def _factor(self, step: int) -> float:
         return SCHEDULES[self.recipe.schedule](step, self.total, self.recipe.warmup_ratio)
 
+    def update(self, loss: Tensor) -> Tensor:
+        """Clip the gradient and step the optimiser; returns whether the loss and the gradient are finite."""
+        is_finite, scaler = torch.isfinite(loss), self.accelerator.scaler
+        if all(parameter.grad is None for parameter in self.parameters):
+            return is_finite  # the scaler of fp16 cannot take a step without a gradient
+        norm = whole(self.accelerator.clip_grad_norm_(self.parameters, self.recipe.max_grad_norm))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
+        return is_finite if scaler is not None else is_finite & torch.isfinite(norm)
 
-class _Stretch:
-    """Steps of an epoch, each counted into ``progress``, to which the stretch adds their losses and seconds at its end.
+    def must_pause(self) -> bool:
+        """Whether to write a checkpoint now, or to end; all processes get the same answer."""
+        # An answer on a GPU makes its host wait for it.
+        ask_every = 8 if self.accelerator.num_processes > 1 and self.on_gpu else 1
+        wanted = self.state.due or self.interrupts.held is not None
+        return self.state.progress.step % ask_every == 0 and in_any_process(self.accelerator, wanted)
+
+    def end_if_interrupted(self) -> None:
+        """End all processes after the same step, also those that no signal has reached."""
+        if in_any_process(self.accelerator, self.interrupts.held is not None):
+            self.interrupts.end()
+
+    def show(self, tally: _Tally) -> None:
+        progress, (mean_loss, speed, seconds) = self.state.progress, tally.so_far()
+        left, is_whole = self._seconds_left(progress.epoch, seconds), bool(progress.curve)
+        self.shown.step(progress.step, self.total, progress.epoch, mean_loss, speed, left, is_whole)
+
+    def score(self, epoch: int) -> None:
+        """Score dev after ``epoch``, or at 0 before the first step; keep the weights if they are the best so far."""
+        progress, epochs, recipe = self.state.progress, self.data.epochs, self.recipe
+        mean_loss = progress.loss_sum / progress.loss_count if epoch else None
+        assert recipe.learning_rate is not None
+        rate = recipe.learning_rate * self._factor(progress.step - 1) if epoch else 0.0
+        self.shown.scoring(epoch)
+        self.state.gather()
+        if best := self.scorer.add_point(self.model, progress, epoch, mean_loss, rate):
+            self.state.remember_best()
+        patience = recipe.early_stopping_patience or math.inf
+        progress.done = epoch > 0 and (epoch >= epochs or epoch - progress.best_epoch >= patience)
+        left = 0.0 if progress.done or not epoch else self._seconds_left(epoch + 1, progress.train_seconds)
+        dev, losses = progress.curve[-1]["dev"], {} if mean_loss is None else {"loss": mean_loss}
+        self.shown.epoch(epoch, mean_loss, f"dev {self.metric} {dev:.4f}", best, progress.examples_per_second, left)
+        self.accelerator.log({**losses, f"dev_{self.metric}": dev}, step=progress.step)
+
+    def _seconds_left(self, epoch: int, train_seconds: float) -> float:
+        """Seconds of the steps to come and of the scorings from ``epoch`` on, if they take as long as those so far."""
+        progress, epochs = self.state.progress, self.data.epochs
+        scorings = sum(self.recipe.scored(number, epochs) for number in range(epoch, epochs + 1))
+        scoring = progress.evaluation_seconds / max(len(progress.curve), 1)
+        return (self.total - progress.step) * train_seconds / progress.step + scorings * scoring
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """Scores a model on dev; only a process ``alone`` may be interrupted meanwhile."""
+
+    evaluate: Callable[[nn.Module], Scores]
+    companions: Sequence[Companion]
+    interrupts: DeferredInterrupts
+    alone: bool
+
+    def add_point(self, model: nn.Module, progress: Progress, epoch: int, loss: float | None, rate: float) -> bool:
+        """Add the scores to the curve; returns whether they are the best so far."""
+        started = time.perf_counter()
+        model.eval()
+        # Processes that evaluate together all stay to the end: none may wait for one that has left.
+        with self.interrupts.lifted() if self.alone else nullcontext():
+            scores = self.evaluate(model)
+        progress.evaluation_seconds += time.perf_counter() - started
+        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
+        measured = {name: value for companion in self.companions for name, value in companion.measured().items()}
+        return progress.add_point(epoch, loss, scores, rate, measured)
+
+
+class _Tally:
+    """Counts steps into ``progress``; :meth:`close` adds their losses and seconds.
 
     Losses are summed on the device and rarely read: reading makes the host wait for a GPU.
     """
@@ -276,23 +282,22 @@ class _Stretch:
         self._loss_sum = torch.tensor(progress.loss_sum, device=device)
         self._broken_at = torch.full((), -1, dtype=torch.int64, device=device)
 
-    def add(self, loss: Tensor, fine: Tensor, rows: int) -> None:
-        """Count a step; ``fine`` says whether its loss and gradient are finite."""
+    def add(self, loss: Tensor, is_finite: Tensor, rows: int) -> None:
         progress = self._progress
         self._loss_sum += loss
-        self._broken_at = torch.where((self._broken_at < 0) & ~fine, progress.step, self._broken_at)
+        self._broken_at = torch.where((self._broken_at < 0) & ~is_finite, progress.step, self._broken_at)
         progress.step += 1
         progress.batch += 1
         progress.loss_count += 1
         progress.examples += rows
 
     def so_far(self) -> tuple[float, float, float]:
-        """The mean loss of the epoch's steps, and the examples a second and the seconds of all steps."""
+        """The mean loss of the epoch's steps, and examples a second and seconds of all steps."""
         progress, seconds = self._progress, self._progress.train_seconds + time.perf_counter() - self._started
         return self._loss_sum.item() / progress.loss_count, progress.examples / seconds, seconds
 
-    def end(self, batches_per_epoch: int, title: str) -> None:
-        """Bring the progress up to date; raises where a step's loss or gradient was not finite."""
+    def close(self, batches_per_epoch: int, title: str) -> None:
+        """Bring the progress up to date; a loss or gradient that was not finite is a :class:`PipelineError`."""
         step = int(self._broken_at.item())
         if step >= 0:
             epoch, batch = divmod(step, batches_per_epoch)
@@ -313,10 +318,7 @@ def _backward(
     accelerator: Accelerator,
     combine: Surgery | None,
 ) -> Tensor:
-    """Accumulate the gradient of the whole batch, of which each process takes some pieces; returns the batch's loss.
-
-    Each forward pass is followed by its backward pass, so that only one piece's activations are held at a time.
-    """
+    """Accumulate the gradient of the whole batch; each process takes some pieces. Returns the batch's loss."""
     rows = Counter[str]()
     for piece in pieces:
         rows[piece.task] += len(piece)
