@@ -142,3 +142,30 @@ def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder:
     status, printed = forked.run(["extract", *arguments])
     assert status == 0
     assert "epoch 1/1" not in printed
+
+
+@pytest.mark.long
+def test_an_installed_wheel_has_all_that_its_commands_read(tmp_path: Path) -> None:
+    """In an environment without the source, which sees the packages of this one."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def done(*command: object) -> str:
+        found = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    source = shutil.copytree(  # building leaves folders in it
+        ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "reports", "benchmarks")
+    )
+    done(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, source)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.rmtree(source)
+    done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    done(sys.executable, "-m", "pip", "install", "--no-deps", "--target", packages, wheel)
+    (packages / "others.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    python = tmp_path / "venv" / "bin" / "python"
+    assert done(python, "-c", "import stages; print(stages.__file__)").startswith(str(packages))
+    assert "extract" in done(python, "-m", "pipeline", "--help")
+    for verb, shipped in (("studies", "default"), ("tasks", "sst")):
+        assert shipped in done(python, "-m", "pipeline", verb, "list")
