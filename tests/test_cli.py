@@ -27,7 +27,6 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.system.errors import PipelineError
 from tests import forked
 from tests.groups import ON_CPUS, group, statuses
-from tests.nano import save_backbone
 from tests.pipeline.records.artifacts import save
 
 ROOT = Path(__file__).parent.parent
@@ -174,20 +173,6 @@ def test_studies_of_one_target_each_are_tested_together(places: list[str], run: 
     ):
         status, _, error = run("pool", *arguments, places[3])
         assert status == 2 and message in error
-
-
-def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: Command, tmp_path: Path) -> None:
-    study = tmp_path / "tiny.toml"
-    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n[recipe]\nbottleneck = 8\nepochs = 1\n')
-    command = ["compare", "--study", study, "--curve", "--dev-limit", "20", *places, "--json"]
-    status, out, _ = run(*command, "--dry-run")
-    assert status == 0
-    # 96 rows: of the usual points of the curve none is below.
-    assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 0, "to_do": 2, "seconds": None}
-    assert not (tmp_path / "reports").exists()
-    assert run(*command)[0] == 0
-    status, out, _ = run(*command, "--dry-run")
-    assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 2, "to_do": 0, "seconds": 0.0}
 
 
 @pytest.mark.parametrize("where", ["here", "in a pool"])
@@ -495,65 +480,6 @@ def test_bad_options_are_refused_in_one_message(
     assert_refused(run(*arguments, *(places if verb in ("extract", "fuse", "compare", "predict") else [])), *expected)
 
 
-def test_a_recipe_reports_all_its_mistakes_at_once(places: list[str], run: Command, tmp_path: Path) -> None:
-    file = tmp_path / "bad.toml"
-    file.write_text('learning_rat = 1e-3\nepochs = "many"\nbatch_size = -1\nencoding = "cross"\nhead = "cosine"\n')
-    result = run("extract", "--task", "films", *places, "--recipe", file)
-    assert_refused(result, "4 problems", "learning_rat: unknown key", "epochs", "batch_size", "cosine")
-
-
-def test_a_task_file_reports_all_its_mistakes_at_once(run: Command, tmp_path: Path) -> None:
-    file = tmp_path / "bad.toml"
-    file.write_text('name = "Bad Name"\nkind = "score"\ntext = []\nmetric = "accuracy"\ncolour = 1\n')
-    assert_refused(
-        run("tasks", "check", file), "bad.toml", "name", "text", "label: missing", "colour", "range", "metric"
-    )
-
-
-def test_bad_data_is_named_by_file_row_and_value(
-    places: list[str], run: Command, data_folder: Path, recipe: str, tmp_path: Path
-) -> None:
-    data = shutil.copytree(data_folder, tmp_path / "data")
-    rows = pd.read_csv(data / "films" / "train.csv", dtype=object)
-    rows.loc[[3, 4], "label"] = "7"
-    rows.loc[5, "sentence"] = " "
-    rows.to_csv(data / "films" / "train.csv", index=False)
-    result = run("extract", "--task", "films", *but(places, data=data), "--recipe", recipe)
-    assert_refused(result, "films/train.csv", "row 4: 7", "(2 in all)", "row 6: ' '", "(1 in all)")
-
-
-def test_a_hub_that_cannot_be_reached_names_the_way_round(places: list[str], run: Command, tmp_path: Path) -> None:
-    missing = but(places, backbone="nobody/no-such-model")
-    assert_refused(run("extract", "--task", "films", *missing), "nobody/no-such-model", "--backbone DIR")
-    assert_refused(run("extract", "--task", "sst", *but(places, data=None)), "SetFit/sst5", "--data DIR")
-
-
-def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(
-    places: list[str], run: Command, backbone_folder: Path, tmp_path: Path
-) -> None:
-    empty = shutil.copytree(backbone_folder, tmp_path / "empty")
-    (empty / "model.safetensors").unlink()
-    assert_refused(run("extract", "--task", "films", *but(places, backbone=empty)), "no file named model.safetensors")
-    wrong = shutil.copytree(backbone_folder, tmp_path / "wrong")
-    other = save_backbone(tmp_path / "wide", width=48)
-    shutil.copy(other / "model.safetensors", wrong)
-    assert_refused(run("extract", "--task", "films", *but(places, backbone=wrong)), "do not fit its config.json")
-
-
-def test_adapters_of_another_backbone_are_not_fused(
-    places: list[str], run: Command, recipe: str, tmp_path: Path
-) -> None:
-    for task in ("films", "meals"):
-        assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
-    other = but(places, backbone=save_backbone(tmp_path / "other", seed=7))
-    expected = ("of meals", "trained on another backbone", "python -m pipeline extract --task TASK")
-    assert_refused(run("fuse", "--target", "films", *other), *expected)
-    predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
-    (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
-    assert_refused(run(*predict, *other), "were trained on", "--backbone")
-    assert not (tmp_path / "out.csv").exists()
-
-
 def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -661,10 +587,3 @@ def test_two_processes_read_as_one_does(places: list[str], run: Command, tmp_pat
     curves = [json.loads((tmp_path / name / "pretraining.json").read_text())["curve"] for name in ("one", "two")]
     losses = [[point["loss"] for point in curve[1:]] for curve in curves]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-
-
-def test_a_tracker_gets_the_curve(places: list[str], run: Command, recipe: str, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    status, _, error = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--track", "tensorboard")
-    assert status == 0, error
-    assert list((tmp_path / "reports" / "runs").rglob("events.out.tfevents.*"))

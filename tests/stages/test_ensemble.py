@@ -145,20 +145,6 @@ def test_what_is_held_out_has_no_say_in_who_takes_part(ledger: Ledger, reports: 
     assert after.chosen == before.chosen
 
 
-def test_the_score_on_the_other_half_is_always_called_optimistic(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    """The members' epochs were selected on all of dev: printed, in JSON, in the help and in the record."""
-    assert main(["ensemble", "--target=sst", "--name=mine", f"--reports={reports}", "--json"]) == 0
-    *lines, last = capsys.readouterr().out.splitlines()
-    said = "slightly optimistic: the members' epochs and other choices of their runs were made on all of dev"
-    assert any(said in line for line in lines)
-    assert not any("held out" in line for line in lines)
-    assert json.loads(last)["held_out_is"].startswith(said)
-    assert said in (EnsembleRecord.model_fields["held_out"].description or "")
-    main(["ensemble", "--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "slightly optimistic, since the members' epochs were selected on all of dev" in text
-
-
 def test_choosing_on_all_of_dev_says_that_it_flatters(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     record = ensemble(SST, "mine", reports, chosen_on="all")
     assert (record.held_out, record.drop, record.chosen.rows) == (None, None, ROWS)
@@ -279,13 +265,6 @@ def test_what_is_damaged_is_left_out_unless_it_is_named(  # type: ignore[no-unty
     with pytest.raises(PipelineError, match="1 problem") as refused:
         ensemble(SST, "named", reports, runs=runs)
     assert str(ledger.folder(runs[0])) in str(refused.value) and reason in str(refused.value)
-
-
-def test_damaged_runs_alone_make_no_ensemble(ledger: Ledger, reports: Path) -> None:
-    for number in range(10, 13):
-        (ledger.folder(f"{number:012x}") / "predictions.parquet").unlink()
-    with pytest.raises(PipelineError, match="no run of 'sts' in .* has predictions that can be read: train one"):
-        ensemble(STS, "mine", reports)
 
 
 def test_scores_with_probabilities_are_refused(ledger: Ledger, reports: Path) -> None:

@@ -255,18 +255,6 @@ def test_a_folder_that_lacks_some_of_a_fusions_tasks_is_no_hindrance(shop: Shop,
     assert "no such folder" in run(*question, "--data", tmp_path / "none")[2]
 
 
-def test_a_task_is_explained_by_its_alias(shop: Shop, run: Command, tmp_path: Path) -> None:
-    assert shop.workspace.data is not None
-    shutil.copytree(shop.workspace.data / "films", tmp_path / "mine" / "films")
-    file = tmp_path / "mine" / "films" / "task.toml"
-    file.write_text(f'aliases = ["cinema"]\n{file.read_text()}')
-    question = ["--text", FILM, "--store", shop.store, "--precision", "fp32", "--data", tmp_path / "mine"]
-    for run_name in ("", f"@{shop.adapters['films'].run}"):
-        expected = run("explain", "--target", f"films{run_name}", *question)[:2]
-        assert expected[0] == 0
-        assert run("explain", "--target", f"cinema{run_name}", *question)[:2] == expected
-
-
 @pytest.mark.parametrize("command", [["explain", "--target", "films", "--text", FILM], ["serve", "--port", "0"]])
 def test_the_backbone_is_that_of_the_settings_file(
     command: list[str], shop: Shop, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,23 +113,6 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
     assert_predicted(warm, workspace, data_folder, tmp_path / "out.parquet")
 
 
-@pytest.mark.parametrize("gate", ["token", "scalar", "vector"])
-def test_gates_move_at_their_rate_and_nothing_else_does(
-    gate: str, workspace: Any, sources: dict[str, Any], recipe: Any
-) -> None:
-    """The rate of all else, written out, is the same run."""
-    still = recipe(gate=gate).changed({"learning_rate": 1e-12})
-    begun, moved, same = (
-        fuse("films", still.changed(values), workspace, seed=1).record
-        for values in ({}, {"gate_learning_rate": 1e-2}, {"gate_learning_rate": 1e-12})
-    )
-    assert same.run == begun.run != moved.run
-    before, after = (load_file(Path(record.artifact) / "gated_fusion.safetensors") for record in (begun, moved))
-    distance = {name: float((after[name] - tensor).abs().max()) for name, tensor in before.items()}
-    assert max(step for name, step in distance.items() if ".own." in name) < 1e-6
-    assert min(step for name, step in distance.items() if ".own." not in name) > 1e-3
-
-
 @pytest.mark.parametrize("own", ["trained", "frozen", "none"])
 def test_the_adapter_of_stage_one_in_its_place(
     own: str, workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any, data_folder: Path, tmp_path: Path

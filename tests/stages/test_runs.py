@@ -451,15 +451,6 @@ def test_a_run_that_may_not_be_read_is_named_and_the_rest_is_shown(
     assert error == f"warning: {ledger.folder(SECOND)}/run.json: permission denied: make it readable\n"
 
 
-def test_many_needs_are_not_all_listed(verb: Run, ledger: Ledger) -> None:
-    source = SourceRun(task="sst", run=ALONE, digest="cc")
-    for number in range(12):
-        ledger.finish(record(f"{number:012d}", sources=(source,)), CURVE, {"sst": answers(1)})
-    assert sum(line.startswith("used by") for line in verb("runs", "show", ALONE)[1]) == 11
-    error = verb("runs", "remove", ALONE)[2]
-    assert (len(error.splitlines()), error.splitlines()[-1]) == (12, "  2 more")
-
-
 def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -> None:
     assert verb("runs", "remove", FIRST)[0] == 2
     assert verb("runs", "remove", FIRST, LATER)[0] == 0

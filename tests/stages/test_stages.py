@@ -105,13 +105,6 @@ def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Wor
     assert name(fusion_regularization=0.5, encoding="siamese") == name()
 
 
-def test_a_run_whose_artifact_is_gone_is_made_again(workspace: Workspace, quick: Quick) -> None:
-    first = extract("films", quick("adapter"), workspace, seed=0).record
-    before = artifact_bytes(first)
-    workspace.store.remove(first.run)
-    assert artifact_bytes(extract("films", quick("adapter"), again(workspace), seed=0).record) == before
-
-
 def test_adapters_and_backbone_stay_bit_identical_through_fusion(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
@@ -273,11 +266,3 @@ def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, qu
         )  # fmt: skip
     with pytest.raises(PipelineError, match="had other classes"):
         fuse("films", quick("fusion", fusion="anchored"), changed, seed=1)
-
-
-def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, adapters, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
-    artifact = workspace.store.find(adapters["meals"].run)
-    with pytest.raises(PipelineError, match=f"is part of fusion {fused.run}: remove what needs it first"):
-        workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"))  # type: ignore[arg-type, return-value]
-    artifact.verify()

@@ -273,20 +273,6 @@ def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monk
             torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_joint_settings_tell_joint_runs_apart(workspace: Workspace, quick: Quick) -> None:
-    settings: list[dict[str, Any]] = [
-        {},
-        {"mixing": "shuffled"},
-        {"mixing": "shuffled", "steps_per_epoch": 3},
-        {"gradient_surgery": "pcgrad"},
-        {"own": {"meals": {"loss_weight": 2.0}}},
-        {"layer_decay": 0.9},
-    ]
-    assert len({make(workspace, quick, **each).name for each in settings}) == len(settings)
-    alone = [make(workspace, quick, ["films"], **each).name for each in settings[:2] + settings[3:4]]
-    assert len(set(alone)) == 1
-
-
 def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:  # type: ignore[no-untyped-def]
     plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
     operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
@@ -408,11 +394,6 @@ def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, work
     assert record.parameters.model == record.cost.trainable_parameters + (backbone if is_static else 0)
     plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
     assert (record.run == plain.run) == (not settings)
-
-
-def test_more_layers_than_the_backbone_has_cannot_be_split(workspace: Workspace, quick: Quick) -> None:
-    with pytest.raises(PipelineError, match="split_layers 9: the backbone has"):
-        make(workspace, quick, split_layers=9)
 
 
 def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:

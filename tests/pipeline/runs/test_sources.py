@@ -211,17 +211,6 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(workspace: Work
     ]
 
 
-def test_the_command_says_how_pairs_are_encoded_and_leaves_out_what_is_usual(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bare = Workspace(workspace.backbone_name, None, Path("adapters_store"), tmp_path)
-    siamese = FUSION.model_copy(update={"encoding": "siamese"})
-    command = "sst: no adapter in adapters_store: python -m pipeline extract --task sst"
-    assert problems(bare, "sst", target="sst") == [command]
-    assert problems(bare, "sst", siamese, "sst") == [f"{command} --encoding siamese"]
-
-
 def test_one_adapter_is_too_few(workspace: Workspace) -> None:
     keep(workspace, "a")
     with pytest.raises(PipelineError) as raised:

@@ -20,7 +20,6 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS, handle_signals
-from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _seed, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
@@ -144,21 +143,6 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
     assert min(norms) < 20 < max(norms)  # some are clipped, and some are not
     for a, b in zip(weights(model), weights(expected), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
-
-
-def test_a_checkpoint_of_another_format_starts_the_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever the numbers in it would mean today."""
-    file = tmp_path / "state.safetensors"
-    with monkeypatch.context() as another_version:
-        another_version.setattr(checkpoint, "_FORMAT", checkpoint._FORMAT + 1)
-        train(make_model(dropout=0.5), checkpoint_file=file)
-    whole, again = make_model(), make_model()
-    train(whole)
-    train(again, checkpoint_file=file)
-    assert "starts from its beginning" in capsys.readouterr().err
-    assert equal(weights(whole), weights(again))
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 8])

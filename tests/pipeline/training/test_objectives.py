@@ -149,19 +149,6 @@ def test_following_the_gradient_leads_to_predicting_the_labels(name: str) -> Non
 # The three ways to read one number that the recipes of the reports need.
 
 
-def test_one_logit_tells_two_classes_apart_by_the_bernoulli_loss() -> None:
-    objective = objective_for(QUORA, "linear", one_logit=True)
-    logits, labels = torch.tensor([[2.0], [-1.0], [0.3]]), torch.tensor([1, 0, 0])
-    probabilities = 1 / (1 + np.exp(-logits.numpy().ravel()))
-    expected = -(np.log(probabilities[0]) + np.log(1 - probabilities[1]) + np.log(1 - probabilities[2])) / 3
-    assert objective.loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
-    prediction = objective.predict(logits)
-    assert prediction.values.tolist() == [1, 0, 1]
-    assert prediction.values.dtype == np.int64
-    assert prediction.probabilities is not None
-    assert prediction.probabilities[:, 1] == pytest.approx(probabilities)
-
-
 def test_one_logit_is_cross_entropy_over_two_of_which_one_is_0() -> None:
     """The same loss and gradient, prediction and probabilities: sigmoid(z) is softmax(0, z)."""
     one, two = objective_for(QUORA, "linear", one_logit=True), objective_for(QUORA, "linear")
@@ -190,13 +177,6 @@ def test_a_shifted_cosine_brings_its_whole_range_to_that_of_the_score(cos: float
     assert objective.predict(torch.tensor([[cos]])).values == pytest.approx([expected])
     label = torch.tensor([expected], dtype=torch.float64)
     assert objective.loss(torch.tensor([[cos]]), label).item() == pytest.approx(0, abs=1e-12)
-
-
-def test_the_two_scales_of_a_cosine_agree_at_its_upper_end_alone() -> None:
-    clamped, shifted = (objective_for(STS, "cosine", scale) for scale in ("clamped", "shifted"))
-    outputs = torch.tensor([[1.0], [0.5], [0.0], [-1.0]])
-    assert clamped.predict(outputs).values == pytest.approx([5, 2.5, 0, 0])
-    assert shifted.predict(outputs).values == pytest.approx([5, 3.75, 2.5, 0])
 
 
 # Class weights and label smoothing.

@@ -48,17 +48,6 @@ def test_named_matrices_are_spared_from_decay() -> None:
     assert "value.weight" in free - decayed
 
 
-@pytest.mark.parametrize("frozen", [[], ["embedding"], ["layer", "norm"], ["embedding", "layer", "value"]])
-def test_each_trained_parameter_is_in_exactly_one_group_and_each_frozen_one_in_none(frozen: list[str]) -> None:
-    model = Model()
-    for name in frozen:
-        model.get_submodule(name).requires_grad_(False)
-    grouped = [id(parameter) for group in parameter_groups(model, 0.01) for parameter in group["params"]]
-    trained = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
-    assert sorted(grouped) == sorted(trained)
-    assert len(set(grouped)) == len(grouped)
-
-
 def test_no_group_is_empty() -> None:
     model = Model()
     for parameter in model.parameters():
@@ -66,11 +55,6 @@ def test_no_group_is_empty() -> None:
     assert [decay for decay, _ in names(model)] == [0.0]
     model.requires_grad_(False)
     assert parameter_groups(model, 0.01) == []
-
-
-def test_the_groups_are_what_an_optimiser_takes() -> None:
-    optimiser = torch.optim.AdamW(parameter_groups(Model(), 0.3), lr=1.0)
-    assert [group["weight_decay"] for group in optimiser.param_groups] == [0.3, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,6 @@ def test_pcgrad_of_three_depends_on_the_order_and_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_seed_decides_the_order(rule: str) -> None:
-    for seed in range(10):
-        assert shared(rule, ORDERED, seed) == shared(rule, ORDERED, seed)
-
-
-@pytest.mark.parametrize("rule", RULES)
 def test_heads_keep_their_own_gradients(rule: str) -> None:
     """(1, 1, 0) and (-1, 0, 1) in the shared weight and two heads: the shared one cancels, each head keeps 1."""
     weight, one, other = combined(rule, [[[1.0], [1.0], None], [[-1.0], None, [1.0]]])

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_plan
-from pipeline.methods.registry import METHODS
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
 from pipeline.runs.restore import restore_run
@@ -30,7 +29,6 @@ from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
-from tests.nano import SIZES
 from tests.stages.compare.conftest import with_figures
 from tests.stages.compare.small import QUICK, again, study
 
@@ -303,28 +301,6 @@ def test_everything_that_can_be_known_is_told_before_training(
         assert message.count("unknown task") == 1  # not again for each row that takes from it
 
 
-def test_sizes_beyond_the_backbones_width_are_told_before_training(workspace: Workspace, no_training: None) -> None:
-    """Of adapters of every kind, whatever they train with or beside."""
-    bounded = [(kind, key) for kind, method in METHODS.items() for key in getattr(method, "within_width", ())]
-    rows = {
-        **{f"{kind}-{key}": {"method": "adapter", "recipe": {"adapter": kind, key: 33}} for kind, key in bounded},
-        "joint": {"method": "multitask", "recipe": {"trainable": "adapter", "bottleneck": 33}},
-        "whole": {"method": "full", "recipe": {"trainable": "full+adapter", "bottleneck": 33}},
-        "fusion": {"recipe": {"bottleneck": 33}},  # of its own adapter; those that it fuses are narrower
-    }
-    fine = {"kept": {"method": "fusion", "recipe": {"own_adapter": "trained", "bottleneck": 33}}}  # it has no effect
-    wrong = study(
-        methods=["adapter", *rows, *fine], sources=["meals"], rows={**rows, **fine}, recipe={**QUICK, **SIZES}
-    )
-    with pytest.raises(PipelineError) as caught:
-        dry_run(wrong, workspace)
-    told = [(f"{kind}-{key} on films", key) for kind, key in bounded]
-    told += [(cell, "bottleneck") for cell in ("joint on films+meals", "whole on films", "fusion on films")]
-    assert str(caught.value).splitlines()[1:] == [
-        f"  {where}: {key} 33 is more than the backbone's width (32): choose a smaller one" for where, key in told
-    ]
-
-
 def test_a_row_does_not_name_what_stands_apart_from_its_target(workspace: Workspace, no_training: None) -> None:
     wrong = study(
         methods=["full", "in-turn", "later", "more", "fine"],
@@ -373,30 +349,6 @@ def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Wor
     ):
         dry_run(chosen, workspace)
     dry_run(on_read_backbone(tmp_path / "read", scoring="half"), workspace)
-
-
-def test_adapters_that_encode_pairs_in_another_way_are_not_fused(workspace: Workspace, no_training: None) -> None:
-    mixed = study(
-        methods=["fusion"], targets=["films", "pairs"], tasks={"pairs": {"encoding": "siamese", "head": "cosine"}}
-    )
-    with pytest.raises(PipelineError) as caught:
-        compare(mixed, workspace)
-    assert "fusion on films: the adapter of pairs (row adapter) encodes pairs as siamese, not cross" in str(
-        caught.value
-    )
-    assert "fusion on pairs" not in str(caught.value)
-
-
-def test_adapters_that_leave_out_different_layers_are_not_fused(workspace: Workspace, no_training: None) -> None:
-    with pytest.raises(PipelineError, match="leave out different layers"):
-        compare(
-            study(
-                methods=["fusion"],
-                targets=["films", "pairs"],
-                tasks={"films": {"fusion": "anchored"}, "pairs": {"drop_layers": [0]}},
-            ),
-            workspace,
-        )
 
 
 @pytest.mark.parametrize("limit", [{"limit": 1}, {"dev_limit": 2, "recipe": QUICK}])

@@ -149,17 +149,3 @@ def test_a_model_that_was_only_scored_took_no_training(workspace: Workspace) -> 
     estimate = Estimate(workspace)
     estimate.learn(record(workspace, "frozen", "pairs", cost=scored, recipe=Recipe(epochs=1)))
     assert estimate.seconds(job("frozen", "pairs", epochs=1)) == pytest.approx(4)
-
-
-@pytest.mark.parametrize(
-    ("duration", "text"),
-    [
-        (Duration(0), "about 0:00 min"),
-        (Duration(61.4), "about 1:01 min"),
-        (Duration(3 * 3600 + 125), "about 3 h 02 min"),
-        (Duration(30, unknown=2), "more than 0:30 min"),
-        (Duration(0, unknown=2), "unknown time"),
-    ],
-)
-def test_a_time_is_said_in_words(duration: Duration, text: str) -> None:
-    assert str(duration) == text

@@ -165,14 +165,6 @@ def test_adapters_that_do_not_fit_are_told_before_training(
         checked(study({"merge": {"recipe": recipe}}), workspace)
 
 
-def test_only_a_row_merges(workspace: Workspace) -> None:
-    with pytest.raises(PipelineError, match="only a row of method merge in a study merges adapters"):
-        extract("films", Recipe(**QUICK, merge="mean"), workspace, seed=0)
-    shared = study(recipe={**QUICK, "merge": "ties"})
-    assert shared.recipe_for("adapter", "films").merge.rule == "none"
-    assert shared.recipe_for("merge", "films").merge.rule == "ties"
-
-
 def test_it_stands_beside_the_other_single_task_rows(workspace: Workspace) -> None:
     """A study is checked with all of them, and they share the adapters and the probe that they are built on."""
     rows = {
