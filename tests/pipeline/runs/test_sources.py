@@ -213,14 +213,8 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(workspace: Work
 
 def test_one_adapter_is_too_few(workspace: Workspace) -> None:
     keep(workspace, "a")
-    with pytest.raises(PipelineError) as raised:
+    with pytest.raises(PipelineError, match="at least two tasks, but only 'films' is here.* pipeline extract --task "):
         chosen(workspace, None)
-    assert str(raised.value) == (
-        "fuse needs adapters of at least two tasks, but only 'films' is here: name tasks to train them on, such as"
-        " --sources sst,quora, or train another, for example python -m"
-        f" pipeline extract --task TASK --backbone {workspace.backbone_name} --data {workspace.data}"
-        f" --store {workspace.store_root}"
-    )
 
 
 def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(workspace: Workspace) -> None:
@@ -241,12 +235,8 @@ def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters()
     assert dropped_layers(leaving_out(8), {"films": leaving_out(1)}) == (1, 8)
     # The recipe may leave out what tells them apart.
     assert dropped_layers(leaving_out(1), {"films": leaving_out(1), "meals": leaving_out()}) == (1,)
-    with pytest.raises(PipelineError) as raised:
+    with pytest.raises(PipelineError, match=r"films: 2, meals: none, pairs: 0-1\): give --drop-layers 0-2"):
         dropped_layers(FUSION, {"films": leaving_out(2), "meals": leaving_out(), "pairs": leaving_out(0, 1)})
-    assert str(raised.value) == (
-        "fuse: the adapters leave out different layers (films: 2, meals: none, pairs: 0-1): give --drop-layers 0-2,"
-        " or name adapters that agree (--sources TASK@RUN)"
-    )
 
 
 def artifacts(workspace: Workspace) -> list[Artifact]:
@@ -266,20 +256,6 @@ def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspa
     with pytest.raises(PipelineError) as raised:
         fusion(workspace, FUSION.changed({"adapter": "pfeiffer"})).request(listed, seed=3, limit=7)
     assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "message"),
-    [
-        ({"train_layernorm": True}, "of meals trained its own LayerNorms"),
-        ({"drop_layers": (0,)}, r"leave out different layers \(films: none, meals: 0\)"),
-    ],
-)
-def test_every_adapter_must_fit(recipe: dict[str, Any], message: str, workspace: Workspace) -> None:
-    manifests = [keep(workspace, "a"), keep(workspace, "b", "meals", recipe=recipe)]
-    both = [each for manifest in manifests if (each := workspace.store.find(manifest.run)) is not None]
-    with pytest.raises(PipelineError, match=message):
-        fusion(workspace).request(both, seed=1, limit=None)
 
 
 def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,34 +306,20 @@ SIAMESE = Recipe(encoding="siamese")
 
 
 @pytest.mark.parametrize(
-    ("changes", "fits"),
+    ("changes", "said"),
     [
-        ({"task": "sts", "recipe": SIAMESE}, True),
-        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, True),
-        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, False),
-        ({"task": "sts", "recipe": Recipe(encoding="cross")}, False),
-        ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
-        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, False),
-        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, False),
-        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, True),
+        ({"task": "sts", "recipe": SIAMESE}, None),
+        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, None),
+        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, "backbone"),
+        ({"task": "sts", "recipe": Recipe(encoding="cross")}, "--encoding"),
+        ({"task": "sst", "recipe": Recipe(encoding="cross")}, None),
+        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, "--adapter"),
+        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, "LayerNorms"),
+        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, None),
     ],
 )
-def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(changes: dict[str, Any], fits: bool) -> None:
-    assert (why_not_fused(manifest("a" * 12, **changes)) is None) == fits
-
-
-def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
-    reasons = [
-        why_not_fused(manifest("a" * 12, "sts", recipe=recipe, backbone_weights=weights))
-        for recipe, weights in (
-            (SIAMESE, "hash of nano"),
-            (SIAMESE, "another hash"),
-            (Recipe(encoding="cross"), "hash of nano"),
-            (Recipe(encoding="siamese", adapter="pfeiffer"), "hash of nano"),
-            (Recipe(encoding="siamese", train_layernorm=True), "hash of nano"),
-        )
-    ]
-    assert reasons[0] is None
-    for reason, said in zip(reasons[1:], ["backbone", "--encoding", "--adapter", "LayerNorms"], strict=True):
-        assert reason is not None
-        assert said in reason
+def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(
+    changes: dict[str, Any], said: str | None
+) -> None:
+    reason = why_not_fused(manifest("a" * 12, **changes))
+    assert reason is None if said is None else said in str(reason)

@@ -328,17 +328,6 @@ def test_another_word_for_scoring_keeps_the_rest_of_its_table() -> None:
     assert read_study("few-rows", STUDIES, {"scoring": "half"}).scoring == own.model_copy(update={"rows": "half"})
 
 
-def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('methods = ["full"]\ntargets = ["sst"]\ncolour = 1\n')
-    with pytest.raises(PipelineError) as caught:
-        read_study(str(file), STUDIES, {"seeds": [1, 1]})
-    message = str(caught.value)
-    assert message.startswith(f"{file} with --seeds: 2 problems")
-    assert "colour: unknown key" in message
-    assert "seeds: 1 is listed twice (got [1, 1])" in message
-
-
 @pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
 def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from pipeline.training.terms.l2_sp import BETA, L2SP
 from pipeline.training.terms.term import Regularised
 from tests.pipeline.training import toy
 from tests.pipeline.training.toy import equal, weights
-from tests.runs import Stopped
 
 OWN = ("0.weight", "0.bias", "1.weight", "1.bias")
 
@@ -98,16 +96,6 @@ def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> N
         pairs = zip(weights(model)[:4], weights(start)[:4], strict=True)
         moved.append(sum((one - other).norm().item() for one, other in pairs))
     assert moved[1] < 0.4 * moved[0]
-
-
-@pytest.mark.parametrize("stop_at", [3, 14])
-def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
-    file, whole, stopped, resumed = tmp_path / "state.safetensors", Model(), Model(), Model()
-    train(whole, [penalty_of(1.0, whole)])
-    with pytest.raises(Stopped):
-        train(stopped, [penalty_of(1.0, stopped)], stop_at, checkpoint_file=file, checkpoint_seconds=0.0)
-    train(resumed, [penalty_of(1.0, resumed)], checkpoint_file=file)
-    assert equal(weights(whole), weights(resumed))
 
 
 def test_new_weights_that_decay_leaves_alone_are_not_pulled() -> None:

@@ -1,6 +1,5 @@
 """Bregman proximal point: the teacher is a running mean of its own, and the term pulls towards it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from pipeline.training.terms.proximal import Proximal
 from pipeline.training.terms.term import Regularised, squared_error
 from tests.pipeline.training import toy
 from tests.pipeline.training.toy import equal, make_model, weights
-from tests.runs import Stopped
 
 
 def forward(model: Any, piece: Piece) -> Tensor:
@@ -166,19 +164,3 @@ def test_it_keeps_training_near_its_own_past() -> None:
     start = weights(make_model())
     moved = [sum((a - b).norm() for a, b in zip(weights(model), start, strict=True)) for model in (plain, near)]
     assert moved[1] < 0.5 * moved[0]
-
-
-@pytest.mark.parametrize("stop_at", [1, 3, 14, 31])
-def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
-    whole = make_model()
-    expected = train(whole, 1.0)
-    settings = {"checkpoint_file": tmp_path / "state.safetensors"}
-    with pytest.raises(Stopped):
-        train(make_model(), 1.0, stop_at, checkpoint_seconds=0.0, **settings)
-    resumed = make_model()
-    found = train(resumed, 1.0, **settings)
-    assert equal(weights(resumed), weights(whole))
-    assert [row["loss"] for row in found.curve] == [row["loss"] for row in expected.curve]
-    other = make_model()
-    train(other, None)
-    assert not equal(weights(other), weights(whole))

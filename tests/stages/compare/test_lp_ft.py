@@ -114,19 +114,6 @@ def test_sequential_tuning_may_go_on_from_it(workspace: Workspace) -> None:
     assert set(record.scores) == {"films", "pairs"}
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({"lp-ft": {"method": "full", "of": "adapter"}, "adapter": {}}, "'adapter' is a row of adapter, but full is"),
-        ({"lp-ft": {"method": "full", "of": "nothing"}}, "there is no row 'nothing'"),
-        ({"lp-ft": {"method": "frozen", "of": "frozen"}}, "frozen is built on no other row"),
-    ],
-)
-def test_what_it_cannot_be_built_on_is_told(rows: dict[str, Any], message: str) -> None:
-    with pytest.raises(PipelineError, match=message):
-        study(**rows)
-
-
 @pytest.mark.parametrize("recipe", [{"head": "mlp"}, {"pooling": "cls"}, {"second_encoder": "static"}], ids=str)
 def test_a_head_that_does_not_fit_is_told_before_training(recipe: dict[str, Any], workspace: Workspace) -> None:
     with pytest.raises(PipelineError, match="lp-ft on films: it cannot start with the head of row frozen"):
