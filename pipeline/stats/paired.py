@@ -214,7 +214,7 @@ def _wilson(share: float, rows: float) -> tuple[float, float]:
     z = float(stats.norm.isf(LEVEL / 2))
     centre, margin = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + (z / rows) ** 2 / 4)
     low, high = ((centre + sign * margin) / (1 + z**2 / rows) for sign in (-1, 1))
-    return max(0.0, float(low)), min(1.0, float(high))
+    return float(low) if share > 0 else 0.0, float(high) if share < 1 else 1.0  # but for rounding
 
 
 def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> Difference | None:
