@@ -171,9 +171,8 @@ def assert_close(found: Numbers, expected: Numbers) -> None:
         assert found[run][1] == pytest.approx(predictions, abs=CLOSE), run
 
 
-@pytest.mark.covering(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, elsewhere: Place) -> None:
     """And only the main process writes."""
     assert len(study) == 7
@@ -188,16 +187,15 @@ def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, 
     assert others == [""] * (size - 1)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "number", "victims", "later"),
     [
         (2, signal.SIGKILL, [1], 2),
-        (2, signal.SIGKILL, [0], 1),
-        (1, signal.SIGTERM, [0], 4),
-        (4, signal.SIGTERM, [0, 1, 2, 3], 2),
         (2, signal.SIGINT, [1], 2),
+        pytest.param(2, signal.SIGKILL, [0], 1, marks=pytest.mark.long),
+        pytest.param(1, signal.SIGTERM, [0], 4, marks=pytest.mark.long),
+        pytest.param(4, signal.SIGTERM, [0, 1, 2, 3], 2, marks=pytest.mark.long),
     ],
 )
 def test_they_end_together_and_resume_as_any_number(
@@ -224,6 +222,7 @@ def test_they_end_together_and_resume_as_any_number(
     assert checkpoint_of(elsewhere) is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fully_sharded_training_is_that_of_one_process(study: Numbers, elsewhere: Place) -> None:
     """Stopped, it goes on sharded or not: its checkpoint is that of any run."""
