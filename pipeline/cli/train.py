@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.data.limits import check_limit
-from pipeline.settings.forms import FusionForm, FusionImplementation
+from pipeline.settings.forms import SUMMARIES, FusionForm, FusionImplementation
 from pipeline.settings.parts import AdapterKind
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce, notice
@@ -89,7 +89,7 @@ def fuse(
     sources: Sources = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
-    fusion: FusionForm | None = None,
+    fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
     fusion_impl: FusionImplementation | None = None,
     target_limit: int | None = None,
     places: Places = Places(),
@@ -106,9 +106,6 @@ def fuse(
             fusion then keeps those that help together (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
-        fusion: gated: a new adapter of the target and gates on the other tasks' adapters, trained together; anchored:
-            attention initialised to the best single adapter; standard: the form of Pfeiffer et al. 2021; mean: the
-            plain mean of the adapters (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """

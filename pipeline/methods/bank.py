@@ -35,7 +35,7 @@ class AdapterBank:
         return self.size * self.bottleneck
 
     def holds(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether D_1, b_1, U_1, c_1, D_2, ... live here: what was replaced, or moved with its model, does not."""
+        """Whether D_1, b_1, U_1, c_1, D_2, ... live here, and were not replaced or moved."""
         return [parameter.data_ptr() for parameter in parameters] == [home.data_ptr() for home in self.homes]
 
 
@@ -54,7 +54,7 @@ class BankedSite:
 
     def _join(self, names: Sequence[object]) -> AdapterBank | None:
         """The bank of the adapters ``names``, or None if one is missing or does not fit."""
-        if torch.compiler.is_exporting():  # weights have no address; what the pass before it has joined is right
+        if torch.compiler.is_exporting():  # weights have no address; the bank of the pass before is right
             return self._bank
         if not all(isinstance(name, str) and name in self._site.adapters for name in names):
             return None
@@ -99,11 +99,11 @@ def join(adapters: Sequence[Any]) -> AdapterBank:
     homes: list[Tensor] = []
     for n in range(count):
         rows = slice(n * m, n * m + bottlenecks[n])
-        own = (down[rows], bias[rows], up[rows].T, up[count * m + n])
-        for parameter, home in zip(parameters[n], own, strict=True):
+        views = (down[rows], bias[rows], up[rows].T, up[count * m + n])
+        for parameter, home in zip(parameters[n], views, strict=True):
             home.copy_(parameter)
             parameter.data = home
-        homes += own
+        homes += views
     is_shift = like.new_zeros(len(up))
     is_shift[count * m : count * m + count] = 1
     return AdapterBank(count, m, down, bias, up, is_shift, adapters[0].non_linearity, tuple(homes))

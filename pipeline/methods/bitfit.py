@@ -2,7 +2,7 @@
 
 Each bias b is trained as ``b + o`` with an offset o that starts at zero. AdamW does not depend on where a parameter
 starts, and vectors do not decay, so this trains the biases themselves. But the backbone stays bit for bit as it was,
-each of several tasks has offsets of its own, and they are all that is kept: 7d + d_ff numbers per
+each of several tasks has offsets, and only these are kept: 7d + d_ff numbers per
 layer, and d for the LayerNorm of the embeddings.
 """
 

@@ -36,8 +36,8 @@ _CACHED = 2**18
 class FusionSite(BankedSite):
     """Replaces ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
 
-    What the fast form does not cover (adapters that train or have LayerNorms, nested compositions, static fusion) goes
-    to AdapterHub's own method. That reads an adapter before its gate, as is done here.
+    AdapterHub's own method computes the rest: adapters that train or have LayerNorms, nested compositions, static
+    fusion. It reads an adapter before its gate, as this class does.
     """
 
     _folded: tuple[AdapterBank, tuple[Any, ...], _Projections] | None = None
@@ -65,7 +65,7 @@ class FusionSite(BankedSite):
         return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
 
     def _gated(self, fusion: GatedFusion, setup: Fuse, state: BottleneckState, lvl: int) -> BottleneckState:
-        """A gated fusion: its frozen sources as one bank, and the own adapter, which may train, beside them."""
+        """A gated fusion: the frozen sources as one bank, plus the target's adapter, which may train."""
         site, context = self._site, ForwardContext.get_context()
         bank = self._join([setup.children[n] for n in fusion.gated])
         if bank is None or (context is not None and context.output_adapter_fusion_attentions):
@@ -77,8 +77,8 @@ class FusionSite(BankedSite):
         )
         fused = fusion.mixed(bank, hidden, query)
         if fusion.own is not None:
-            own = site.adapters[setup.children[fusion.own]]
-            fused = fused + own.adapter_up(own.adapter_down(hidden))
+            adapter = site.adapters[setup.children[fusion.own]]
+            fused = fused + adapter.adapter_up(adapter.adapter_down(hidden))
         return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
 
     def _fuse(self, fusion: Any, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +160,7 @@ def _project(fusion: Any, bank: AdapterBank, query_form: Form, value_form: Form)
 
 
 def _cross(query: Tensor, weights: _Projections, bank: AdapterBank, fusion: Any) -> tuple[Tensor, Tensor | None]:
-    """The query in bottleneck space (B, T, N m + N'), and apart from it what the key's bias adds to all N scores.
+    """The query in bottleneck space (B, T, N m + N'), and the term that the key's bias adds to all N scores.
 
     That sum changes no softmax unless the scores are dropped out after it, but in training every parameter should have
     its gradient, even if it is zero. Folded, it costs nothing and is part of the scores already.

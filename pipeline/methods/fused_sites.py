@@ -1,4 +1,4 @@
-"""Fusion layers of our own in AdapterHub's sites, and their file: tensors numbered by site, from the bottom up."""
+"""Our fusion layers in AdapterHub's sites, and their file: tensors numbered by site, from the bottom up."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from pipeline.models.tensors import fill, read_tensors
 
 
 class FusionLayer(nn.Module, ABC):
-    """A fusion layer of our own at one site, with the call of AdapterHub's."""
+    """Replaces AdapterHub's fusion layer at one site, with the same call."""
 
     @abstractmethod
     def over(self, kept: Sequence[int]) -> Self:
@@ -32,7 +32,7 @@ def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[Bottl
 
 
 class SiteFusion(FusionMethod):
-    """A form with layers of our own, in a file that also holds the target's adapter if it trained with them."""
+    """A form with such layers. Its file also holds the target's adapter if that trained with the fusion."""
 
     file: str
 
@@ -61,5 +61,5 @@ class SiteFusion(FusionMethod):
 
 
 def _trained(site: BottleneckLayer, fusion: nn.Module, saved: SavedModules) -> Mapping[str, Tensor]:
-    own = site.adapters[saved.task].named_parameters() if saved.recipe.trains_own else ()
-    return {**dict(fusion.named_parameters()), **{f"own.{key}": tensor for key, tensor in own}}
+    adapter = site.adapters[saved.task].named_parameters() if saved.recipe.trains_own else ()
+    return {**dict(fusion.named_parameters()), **{f"own.{key}": tensor for key, tensor in adapter}}

@@ -1,4 +1,4 @@
-"""Fusion of adapters: its forms under the names that recipes use, put into a backbone, saved, loaded and pruned."""
+"""Fusion of adapters: the forms by name; put into a backbone, saved, loaded and pruned."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ FORMS: dict[FusionForm, FusionMethod] = {
 
 
 def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
-    """The adapters that a fusion for ``task`` mixes: ``sources``, in their order, and an own one that it trains."""
+    """The adapters that a fusion for ``task`` mixes: ``sources``, in their order, and the one that it trains."""
     return [*sources] if recipe.fuses_own else [*sources, task]
 
 
@@ -39,14 +39,14 @@ def add_fusion(
 ) -> None:
     """Load the adapters ``sources``, by name, and put a fresh, active fusion for ``task`` over them, which trains.
 
-    The target's own adapter trains too where the recipe says so. The order of ``sources`` matters to the result.
+    If the recipe says so, an adapter for the target trains too. The order of ``sources`` matters to the result.
 
     Args:
         anchor: the source that the fusion starts as, for a form that starts as one.
 
     Raises:
-        PipelineError: the files of an adapter are not what its recipe makes, or the recipe needs an adapter of the
-            target's own that is not there, or has a rank above the backbone's width.
+        PipelineError: an adapter's files do not fit its recipe, the recipe needs the target's adapter and it is not
+            among ``sources``, or a rank is above the backbone's width.
     """
     form = FORMS[recipe.fusion.form]
     if why := form.misfit(recipe, backbone.config.hidden_size):
@@ -66,7 +66,7 @@ def _put_in(
     task: str,
     drop_layers: Collection[int],
 ) -> list[str]:
-    """Load ``sources``, and put AdapterHub's fusion over them and a fresh own adapter; returns what is fused."""
+    """Load ``sources``, and put AdapterHub's fusion over them and a fresh adapter for ``task``; returns the members."""
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
     members = members_of(recipe, task, sources)
@@ -102,7 +102,7 @@ def load_fusion(
 ) -> None:
     """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
-    A :class:`PipelineError` is raised if the files of one are not what its recipe makes.
+    Files that do not fit their recipe are a :class:`PipelineError`.
     """
     recipe, form = saved.recipe, FORMS[saved.recipe.fusion.form]
     members = _put_in(backbone, sources, recipe, saved.task, {*recipe.adapter.drop_layers, *drop_layers})
@@ -131,11 +131,11 @@ def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collec
 def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) -> Iterator[None]:
     """Compute the active fusion over ``members`` without the adapter ``name``, until the context ends.
 
-    It is the fusion that :func:`prune_fusion` would leave: a softmax is renormalised over the other adapters, a gated
-    fusion loses one term. Nothing is deleted, and what was trained stays as it is.
+    This is the fusion that :func:`prune_fusion` would leave: a softmax is renormalised over the other adapters, a gated
+    fusion loses one term. Afterwards the fusion is as before.
 
     Raises:
-        ValueError: it is none of the members, or the only one.
+        ValueError: ``name`` is not a member, or the only one.
     """
     others = [member for member in members if member != name]
     if not others or len(others) == len(members):
@@ -150,7 +150,7 @@ def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) ->
 
 
 def _fuse_only(backbone: PreTrainedModel, members: Sequence[str], names: Sequence[str]) -> None:
-    """Add a fusion over some of ``members`` that has the layers of the one over all of them."""
+    """Add a fusion over ``names``, some of ``members``, with the layers of the fusion over all members."""
     # AdapterHub knows a fusion by the names of its adapters. Its own call would make fresh layers under the new one.
     backbone.adapters_config.add_fusion(list(names))
     for site, layer in fused_sites(backbone, members):

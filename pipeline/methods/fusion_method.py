@@ -1,4 +1,4 @@
-"""What a form of fusion has to bring: the forms stand in :mod:`pipeline.methods.fusion`."""
+"""The interface of a form of fusion; :mod:`pipeline.methods.fusion` has the table of forms."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -13,8 +13,8 @@ from pipeline.settings.recipe import Recipe
 class FusionMethod(ABC):
     """A form of fusion: its layers in AdapterHub's sites, their files, and what training them adds to the loss.
 
-    ``members`` are the names of the adapters that it mixes, in their order. Its settings stand in
-    ``pipeline.settings.parts``.
+    ``members`` are the names of the adapters that it mixes, in their order. Its settings are in
+    ``pipeline.settings.forms``.
     """
 
     def misfit(self, recipe: Recipe, width: int) -> str:
@@ -41,7 +41,7 @@ class FusionMethod(ABC):
 
     @abstractmethod
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        """Write what was trained for ``saved`` into its folder, which is made, with its parents, if it is missing."""
+        """Write the fusion that was trained for ``saved`` into its folder; a missing folder is made."""
 
     @abstractmethod
     def load(
@@ -53,7 +53,7 @@ class FusionMethod(ABC):
             trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
 
         Raises:
-            PipelineError: a file is missing or damaged, or is not what the recipe makes.
+            PipelineError: a file is missing, damaged, or does not fit the recipe.
         """
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
@@ -61,7 +61,7 @@ class FusionMethod(ABC):
         return set()
 
     def penalty(self, backbone: PreTrainedModel, recipe: Recipe) -> Callable[[], Tensor] | None:
-        """What is added to the loss of every step, if anything."""
+        """A term that is added to the loss of every step, if any."""
         return None
 
     def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:

@@ -1,6 +1,6 @@
 """Gated fusion: the target's own adapter, plus what gates let through of other tasks' adapters.
 
-With frozen source outputs z_n, the target's own adapter z and sub-layer output h::
+With frozen source outputs z_n, output z of the target's adapter and sub-layer output h::
 
     o = z + sum_n g_n(h) z_n        token:  g_n(h) = w_n . h + b_n, a number for each token
                                     scalar: g_n = b_n               vector: g_n in R^d, for each feature
@@ -11,9 +11,9 @@ there at about its full strength. w_n and M_n are zero at the start, and b_n the
 min(1, 2 / N): the mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
 (:mod:`pipeline.runs.gates`).
 
-The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
-rows before leaves nothing to learn from them (the stacking problem of Wolpert 1992). Without an own adapter, a gate for
-each feature is ScaLearn, for each adapter ScaLearnUniform; gates that all sites share make ScaLearn++ and
+If z is new and trains with the gates, it learns what the sources do not know. If z was trained before on the same rows,
+the gates find nothing left to gain from the sources (the stacking problem of Wolpert 1992). Without z, a gate for each
+feature is ScaLearn, a gate for each adapter ScaLearnUniform; with gates that all sites share they are ScaLearn++ and
 ScaLearnUniform++ (Frohmann et al. 2024, section 3).
 """
 
@@ -32,7 +32,6 @@ from pipeline.methods.bank import AdapterBank
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import too_wide
 from pipeline.settings.forms import Gate
-from pipeline.settings.forms import Gated as Settings
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -53,7 +52,15 @@ class Gated(SiteFusion):
                 f"own_adapter = '{recipe.gated.own}' is the target's adapter of stage one, which is not among the"
                 f" sources: name {task} too, or leave own_adapter out"
             )
-        gate_fusion(backbone, members, own_member(recipe, task, members), recipe.gated)
+        settings, own = recipe.gated, own_member(recipe, task, members)
+        position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
+        start = settings.start_of(len(members) - (own is not None))
+        fresh: GatedFusion | None = None
+        for site, stock in fused_sites(backbone, members):
+            if fresh is None or not settings.shared:
+                fresh = GatedFusion(settings.gate, width, len(members), position, start, settings.rank_in_effect)
+            fresh.to(stock.query.weight.device).train(stock.training)
+            site.adapter_fusion_layer[Fuse(*members).name] = fresh
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
         # b_n is a number or a vector, but the vectors of all sources are one matrix.
@@ -144,8 +151,8 @@ class GatedFusion(FusionLayer):
     ) -> Any:
         """As AdapterHub calls it: ``query``, ``residual`` (B, T, d); ``value`` the z_n, (B, T, N, d); ``key`` unused.
 
-        In place of attention it returns the share of each adapter in what is added: the length of its term over the sum
-        of all lengths, (B, T, N).
+        In place of attention it returns the share of each adapter in the sum, (B, T, N): the length of its term over
+        the sum of all lengths.
         """
         gated = value[:, :, self.gated]
         terms = self.gates(query) * gated
@@ -178,7 +185,7 @@ class GatedFusion(FusionLayer):
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
 
     def _turned_rows(self, bank: AdapterBank) -> Tensor:
-        """What the matrices make of each row of ``bank.up``: once a step, not once a token."""
+        """Each row of ``bank.up`` times its matrix: once a step, not once a token."""
         units, shifts, padding = bank.up.split([bank.units, bank.size, len(bank.up) - bank.units - bank.size])
         with torch.autocast(units.device.type, enabled=False):  # rounded once, when it is used
             turned = self._turned(torch.cat([units.unflatten(0, (bank.size, -1)), shifts.unsqueeze(1)], dim=1))
@@ -192,22 +199,6 @@ class GatedFusion(FusionLayer):
         for name, parameter in self.named_parameters():
             setattr(part, name, nn.Parameter(parameter.detach()[rows], parameter.requires_grad))
         return part
-
-
-def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | None, settings: Settings) -> None:
-    """Replace AdapterHub's fusion layers over ``members`` in ``backbone`` by fresh, trainable gated ones.
-
-    Args:
-        own: the one of ``members`` that has no gate, if any.
-    """
-    position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
-    start = settings.start_of(len(members) - (own is not None))
-    fresh: GatedFusion | None = None
-    for site, stock in fused_sites(backbone, members):
-        if fresh is None or not settings.shared:
-            fresh = GatedFusion(settings.gate, width, len(members), position, start, settings.rank_in_effect)
-        fresh.to(stock.query.weight.device).train(stock.training)
-        site.adapter_fusion_layer[Fuse(*members).name] = fresh
 
 
 @torch.no_grad()

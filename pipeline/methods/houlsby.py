@@ -51,7 +51,7 @@ BOTTLENECK = StockAdapter(
 def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load a saved bottleneck adapter of this backbone under ``name``, frozen, without its part in ``drop_layers``.
 
-    A :class:`PipelineError` is raised if the files are not what the recipe makes.
+    Files that do not fit the recipe are a :class:`PipelineError`.
     """
     if saved.recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(

@@ -1,8 +1,8 @@
 """The LayerNorms that train with a task's adapter (Houlsby et al. 2019; Liu & Shen 2023).
 
-A single task trains the LayerNorms themselves, which are kept in a file beside its adapter. Of several tasks over one
-backbone each trains copies of both LayerNorms of each layer, initialised to the pretrained ones: 4d parameters per
-layer. The LayerNorm of the embeddings stays shared.
+A single task trains the LayerNorms themselves, which are kept in a file beside its adapter. If several tasks share a
+backbone, every task trains copies of both LayerNorms of each layer, initialised to the pretrained ones: 4d parameters
+per layer. The LayerNorm of the embeddings stays shared.
 """
 
 from collections.abc import Collection
@@ -39,7 +39,7 @@ def load_layernorms(
 def _parameters(backbone: nn.Module, drop_layers: Collection[int]) -> dict[str, nn.Parameter]:
     """The LayerNorms' parameters. The embeddings go with layer 0: below the lowest adapter nothing trains.
 
-    What stands above the layers, such as ModernBERT's last LayerNorm, is never left out.
+    LayerNorms above the layers, such as ModernBERT's last one, are never left out.
     """
     below = {id(module) for part in base_of(backbone) for module in part.modules()}
     return {
@@ -70,11 +70,11 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
         for norm in norms_of(layer):
             if not hasattr(norm, "own"):
                 norm.own = NormSite(norm)
-            own = nn.LayerNorm(list(norm.normalized_shape), norm.eps, bias=norm.bias is not None)
-            own.load_state_dict(dict(norm.named_parameters(recurse=False)))
-            own.to(norm.weight.device)
+            copied = nn.LayerNorm(list(norm.normalized_shape), norm.eps, bias=norm.bias is not None)
+            copied.load_state_dict(dict(norm.named_parameters(recurse=False)))
+            copied.to(norm.weight.device)
             site: Any = norm.own
-            site.tasks[task] = own
+            site.tasks[task] = copied
 
 
 def copied_parameters(backbone: nn.Module) -> list[str]:

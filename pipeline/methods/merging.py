@@ -20,8 +20,8 @@ from pipeline.settings.parts import Merge
 def ties(vectors: Tensor, density: float) -> Tensor:
     """Merge task vectors (N, P) into one (P) as Yadav et al. (2023), algorithm 1, without its final scaling.
 
-    Trim: of each vector the share ``density`` with the largest magnitudes stays, over all its numbers together. Elect:
-    the sign of the sum of what stayed. Disjoint mean: over the vectors that stayed with this sign; zero without any.
+    Trim: keep the share ``density`` of each vector's numbers, those of largest magnitude. Elect: take the sign of the
+    sum of the kept numbers. Disjoint mean: average the kept numbers of that sign; zero if there are none.
     """
     kept = max(1, round(density * vectors.shape[1]))
     largest = vectors.abs().topk(kept, dim=1).indices
@@ -43,9 +43,9 @@ def merge(adapters: Tensor, start: Tensor, settings: Merge) -> Tensor:
 
 @torch.no_grad()
 def merge_into(backbone: PreTrainedModel, name: str, adapters: Sequence[SavedModules], settings: Merge) -> None:
-    """Give AdapterHub's adapter ``name``, fresh in ``backbone``, what saved ones of the same shape are merged to."""
-    own = module_parameter_names(backbone)
-    parameters: list[nn.Parameter] = [p for key, p in backbone.named_parameters() if key in own]
+    """Merge saved adapters into AdapterHub's adapter ``name`` of the same shape, fresh in ``backbone``."""
+    added = module_parameter_names(backbone)
+    parameters: list[nn.Parameter] = [p for key, p in backbone.named_parameters() if key in added]
 
     def vector() -> Tensor:
         return torch.cat([parameter.detach().flatten() for parameter in parameters])

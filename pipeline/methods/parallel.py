@@ -55,8 +55,8 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
 class ParallelSite(BankedSite):
     """Replaces ``compose_parallel`` at one site.
 
-    What a bank does not cover (adapters that train, with gates or LayerNorms, nested compositions) goes to AdapterHub's
-    own method.
+    AdapterHub's own method computes what a bank cannot: adapters that train, have gates or LayerNorms, and nested
+    compositions.
     """
 
     def __call__(self, setup: Parallel, state: BottleneckState, lvl: int = 0) -> BottleneckState:

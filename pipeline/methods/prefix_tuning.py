@@ -23,7 +23,7 @@ _BESIDE = "prefix_gates|adapters|loras"
 
 
 class PrefixTuning(StockAdapter):
-    """AdapterHub's prefixes of all layers are one pool, of which every layer holds a reference.
+    """AdapterHub's prefixes of all layers are one pool, which every layer refers to.
 
     There may be other modules of AdapterHub's with them (ConfigUnion).
     """
@@ -50,8 +50,8 @@ class PrefixTuning(StockAdapter):
         check_config(saved.folder / ADAPTER_CONFIG, task, backbone.adapters_config.get(task).to_dict(), saved.remedy)
         # In the file the pool has the name that it has as a child of the backbone.
         mark = re.compile(rf"^prefix_tuning\.prefix_tunings\.{re.escape(task)}\.|\.({_BESIDE})\.{re.escape(task)}\.")
-        own = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if mark.search(name)}
-        fill(own, read_tensors(saved.folder / ADAPTER_FILE, own, saved.remedy))
+        tensors = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if mark.search(name)}
+        fill(tensors, read_tensors(saved.folder / ADAPTER_FILE, tensors, saved.remedy))
         # Only now: the file holds the numbers of all layers in one tensor.
         for index in set(drop_layers) - set(recipe.adapter.drop_layers):
             for module in layers_of(backbone)[index].modules():

@@ -1,4 +1,4 @@
-"""The adapter kinds under the names that recipes use, and the adapters of one or several tasks by their recipe."""
+"""The adapter kinds by name, and adapters put into a backbone by their recipe."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ class AdapterMethod(Protocol):
     """
 
     stock_lacks: ClassVar[str]
-    """What stock AdapterHub would need to compute the same from the saved files; empty: it does."""
+    """Feature that stock AdapterHub lacks to compute the same from the saved files; empty: none."""
 
     def misfit(self, recipe: Recipe, width: int, /) -> str:
         """Why the recipe's adapter cannot stand in a backbone of this width; empty if it can."""
@@ -91,22 +91,22 @@ def check_fits(recipe: Recipe, family: str) -> None:
     name, unfit = _UNFIT.get(family, ("", {}))
     kind = recipe.adapter.kind
     if recipe.has_modules and kind in unfit:
-        other = next(each for each in _INSTEAD if each not in unfit)
+        other = next(kind for kind in _INSTEAD if kind not in unfit)
         raise PipelineError(f"{kind} on a {name}: {unfit[kind]}: use --adapter {other}")
 
 
 def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     """Put a fresh adapter for each of ``tasks`` into ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
 
-    Adapters train, and with "full+adapter" so does the backbone, except LayerNorms of which every task has a copy.
+    Adapters train, and with "full+adapter" so does the backbone, except LayerNorms that every task has a copy of.
     """
     check_fits(recipe, backbone.config.model_type)
     METHODS[recipe.adapter.kind].add(backbone, tasks, recipe)
     for task in tasks if recipe.bottleneck.train_layernorm and len(tasks) > 1 else ():
         add_layernorms(backbone, task, recipe.adapter.drop_layers)
-    own = module_parameter_names(backbone)
+    added = module_parameter_names(backbone)
     for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(recipe.trainable == "full+adapter" or name in own)
+        parameter.requires_grad_(recipe.trainable == "full+adapter" or name in added)
     if recipe.bottleneck.train_layernorm and len(tasks) == 1:
         train_layernorms(backbone, recipe.adapter.drop_layers)
     for norm in replaced_norms(backbone):

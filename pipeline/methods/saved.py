@@ -1,4 +1,4 @@
-"""How adapters, AdapterHub's and our own, are put into a backbone, saved, and loaded as their recipe says."""
+"""Add adapters to a backbone, save them, and load them as their recipe says: AdapterHub's and ours."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from pipeline.system.reading import read_json
 ADAPTER_FILE = "adapter.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES_FILE = "modules.safetensors"
-"""The trained tensors of an adapter of our own by their names in the backbone."""
+"""The trained tensors of a :class:`SiteAdapter` by their names in the backbone."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SavedModules:
 
 
 def too_wide(key: str, size: int | None, width: int) -> str:
-    """What is wrong with a size that a recipe gives as ``key`` in a backbone of this width; empty if nothing is."""
+    """Error message if ``size``, which a recipe gives as ``key``, exceeds the backbone's width; else empty."""
     wide = size is not None and size > width
     return f"{key} {size} is more than the backbone's width ({width}): choose a smaller one" if wide else ""
 
@@ -80,14 +80,14 @@ class StockAdapter:
 
 
 def init_adapters(backbone: PreTrainedModel) -> None:
-    """Let ``backbone`` take AdapterHub's adapters; its function stays what it was.
+    """Let ``backbone`` take AdapterHub's adapters; its function does not change.
 
     AdapterHub 1.3 gives a projection of query, key and value in one, ModernBERT's, random biases if it has none.
     """
-    own = {name for name, _ in backbone.named_parameters()}
+    before = {name for name, _ in backbone.named_parameters()}
     adapters.init(backbone)
     for name, module in backbone.named_modules():
-        if isinstance(module, LoRAMergedLinear) and f"{name}.bias" not in own:
+        if isinstance(module, LoRAMergedLinear) and f"{name}.bias" not in before:
             module.bias = None
 
 
@@ -97,7 +97,7 @@ def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
 
 
 def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, str], Tensor]:
-    """The parameters of AdapterHub's adapter ``name``, by what stands before and after ``name`` in theirs."""
+    """The parameters of AdapterHub's adapter ``name``, keyed by the parts of their names before and after ``name``."""
     places = {module.adapter_modules_name for module in backbone.modules() if isinstance(module, AdapterLayerBase)}
     mark = re.compile(rf"(.*\.(?:{'|'.join(sorted(places))})\.){re.escape(name)}(\..*)")
     matches = ((mark.fullmatch(key), tensor) for key, tensor in backbone.named_parameters())
@@ -107,24 +107,20 @@ def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, 
 def read_into(
     parameters: Mapping[tuple[str, str], Tensor], backbone: PreTrainedModel, name: str, saved: SavedModules
 ) -> None:
-    """As :func:`begin_as`, where the :func:`adapter_parameters` are known: to look for them takes long."""
-    check_saved_config(backbone, name, saved)
-    own = {f"{before}{saved.task}{after}": tensor for (before, after), tensor in parameters.items()}
-    trained = kept_indices(backbone, saved.recipe.adapter.drop_layers)
-    fill(own, read_tensors(saved.folder / ADAPTER_FILE, in_layers(own, trained), saved.remedy))
-
-
-def check_saved_config(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Check a saved adapter's configuration: that of ``name`` in ``backbone``, but for the layers left out there."""
-    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": sorted(saved.recipe.adapter.drop_layers)}
+    """As :func:`begin_as`, with the :func:`adapter_parameters` already found: finding them is slow."""
+    dropped = sorted(saved.recipe.adapter.drop_layers)
+    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": dropped}
     check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
+    named = {f"{before}{saved.task}{after}": tensor for (before, after), tensor in parameters.items()}
+    trained = kept_indices(backbone, dropped)
+    fill(named, read_tensors(saved.folder / ADAPTER_FILE, in_layers(named, trained), saved.remedy))
 
 
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:
-    """Check AdapterHub's configuration of the adapter or fusion ``name`` against what the recipe makes.
+    """Check AdapterHub's configuration of the adapter or fusion ``name`` against the one that the recipe makes.
 
-    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same. The
-    :class:`PipelineError` names the first difference.
+    We build nothing from the file, but stock AdapterHub does, and must get the same model. The :class:`PipelineError`
+    names the first difference.
     """
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None
@@ -145,7 +141,7 @@ def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str
 
 @dataclass(frozen=True)
 class SiteAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` of our own, with a :class:`TaskSite` in each layer."""
+    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub lacks, with :class:`TaskSite` modules."""
 
     add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
     stock_lacks: ClassVar[str] = "such modules"
@@ -160,8 +156,8 @@ class SiteAdapter:
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
         self.add(backbone, [saved.task], saved.recipe)
-        own = _site_tensors(backbone, saved.task)
-        fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
+        tensors = _site_tensors(backbone, saved.task)
+        fill(tensors, read_tensors(saved.folder / MODULES_FILE, tensors, saved.remedy))
         # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
         for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
             for part in (layers_of(backbone)[index], *(base_of(backbone) if index == 0 else [])):

@@ -35,8 +35,8 @@ class Standard(FusionMethod):
         config, _ = backbone.adapters_config.get_fusion(name)
         check_config(saved.folder / FUSION_CONFIG, name, config.to_dict(), saved.remedy)
         mark = f".adapter_fusion_layer.{name}."
-        own = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
-        fill(own, read_tensors(saved.folder / FUSION_FILE, in_layers(own, trained), saved.remedy))
+        layers = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
+        fill(layers, read_tensors(saved.folder / FUSION_FILE, in_layers(layers, trained), saved.remedy))
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
         return value_names(backbone)

@@ -1,7 +1,7 @@
 """UniPELT through AdapterHub (Mao et al. 2022): a gated bottleneck, prefix and LoRA together in every layer.
 
-Of each layer's input x, or for the bottleneck of LN2(a + h), gates estimate how much each part helps; a is the input of
-the FFN, h its output::
+Gates estimate from each layer's input x how much each part helps; the bottleneck's gate reads LN2(a + h) instead, with
+a the input of the FFN and h its output::
 
     g = mean_t sigmoid(w . x_t + b)        over the tokens t of the input, one number per input and gate
 
@@ -50,7 +50,7 @@ class _Visible:
 
 
 class MaskedGate(nn.Linear):
-    """In place of AdapterHub's gate, whose sigmoids are averaged: of an input with padding it returns one logit."""
+    """Replaces AdapterHub's gate, which averages its sigmoids; for an input with padding it returns one logit."""
 
     visible: _Visible
 

@@ -1,9 +1,9 @@
-"""What the bottlenecks of many adapters read off the frozen backbone, in one pass over the inputs for all of them.
+"""The units of many adapters on the frozen backbone, computed together in one pass over the inputs.
 
-The units of adapter n at a site are ``a_n = f(D_n h + b_n)``, here with the h that it would read where no adapter is
-active: what reaches the site, or for Pfeiffer's adapters what the layer returns. The adapter's output is linear in
-them: a linear probe of the units sees what one of the output would. It is an approximation, since in the adapter's own
-model the sites below change h.
+The units of adapter n at a site are ``a_n = f(D_n h + b_n)``. Here h is computed without any adapter: the input of the
+site, or for Pfeiffer adapters the output of the layer. The adapter's output is linear in its units, so a linear probe
+of the units sees as much as one of the output. It is an approximation: in its own model, the adapter's lower sites
+change h.
 
 Only sites in the upper half of the layers count: a head reads what they write.
 """
@@ -36,17 +36,17 @@ class UnitReader:
         init_adapters(backbone)
         self._backbone, self._count = backbone.eval(), len(saved)
         joined_sites = [_JoinedSite(site) for site in sites_of(backbone)]
-        # A module for each shape, which each adapter of that shape passes through: its name, and its parameters.
+        # One module per shape of adapter; all adapters of that shape are loaded into it in turn.
         modules: dict[object, tuple[str, dict[tuple[str, str], Tensor]]] = {}
-        for position, each in enumerate(saved):
-            kind, dropped = each.recipe.adapter.kind, each.recipe.adapter.drop_layers
-            shape = kind, each.recipe.bottleneck.width, dropped
+        for position, adapter in enumerate(saved):
+            recipe = adapter.recipe
+            shape = recipe.adapter.kind, recipe.bottleneck.width, recipe.adapter.drop_layers
             if shape not in modules:
                 name = f"shape{len(modules)}"
-                BOTTLENECK.put_in(backbone, name, each.recipe, dropped)
+                BOTTLENECK.put_in(backbone, name, recipe, recipe.adapter.drop_layers)
                 modules[shape] = name, adapter_parameters(backbone, name)
             name, parameters = modules[shape]
-            read_into(parameters, backbone, name, each)
+            read_into(parameters, backbone, name, adapter)
             for joined in joined_sites:
                 joined.add(position, name)
         backbone.set_active_adapters(None)
@@ -60,20 +60,20 @@ class UnitReader:
     def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> tuple[Tensor, list[Tensor]]:
         """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike.
 
-        What a pooler reads is the first token.
+        A pooler reads the first token.
         """
         pooling = "cls" if pooling == "pooler" else pooling
         with _recorded(self._sites) as hidden:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
-            # Of units of a thousand adapters those of one token are made, if no other is read.
+            # Compute the units of the first token alone if nothing else is read: there may be a thousand adapters.
             states = hidden[joined.site][:, :1] if pooling == "cls" else hidden[joined.site]
             units = pool(joined.units(states), inputs["attention_mask"], pooling)
             for position, place in joined.places.items():
                 parts[position].append(units[:, place])
         none = bare.new_empty(len(bare), 0)
-        return pool(bare, inputs["attention_mask"], pooling), [torch.cat([none, *each], dim=1) for each in parts]
+        return pool(bare, inputs["attention_mask"], pooling), [torch.cat([none, *units], dim=1) for units in parts]
 
 
 class _JoinedSite:
@@ -84,7 +84,7 @@ class _JoinedSite:
         self.places: dict[int, slice] = {}  # the units of each adapter, by its position
         self._downs, self._biases = list[Tensor](), list[Tensor]()
         self._width = 0
-        self._module: Any = None  # one of them: of what kind they are, and their activation, is the same for all
+        self._module: Any = None  # any of them: they all have the same kind and activation
 
     def add(self, position: int, name: str) -> None:
         if name not in self.site.adapters:
@@ -102,7 +102,7 @@ class _JoinedSite:
         self._downs, self._biases = [], []
 
     def read(self, states: Tensor, residual: Tensor, layer_norm: Any) -> Tensor:
-        """What the bottlenecks read where ``states`` (B, T, d) reach the site."""
+        """The input (B, T, d) of the bottlenecks when ``states`` reach the site."""
         hidden: Tensor = self._module.pre_forward(states, residual, layer_norm)[0]
         return hidden
 
@@ -114,7 +114,7 @@ class _JoinedSite:
 
 @contextmanager
 def _recorded(joined_sites: Sequence[_JoinedSite]) -> Iterator[dict[BottleneckLayer, Tensor]]:
-    """What the bottlenecks of each site read in the next forward pass, (B, T, d)."""
+    """Record the input of the bottlenecks at each site in the next forward pass, (B, T, d)."""
     hidden: dict[BottleneckLayer, Tensor] = {}
 
     def recording(joined: _JoinedSite, stock: Any) -> Any:

@@ -61,7 +61,7 @@ class Backbone:
 
     @property
     def shown_name(self) -> str:
-        """Its Hub id, or of a folder the hash of its weights: what may stand in files for others."""
+        """Its Hub id, or for a folder the hash of its weights: the name to write into files for others."""
         return f"sha256:{self.weights_hash}" if self.is_folder else self.name
 
     @property
@@ -70,23 +70,23 @@ class Backbone:
         return {**whole, "pooler": self.pooler} if self.pooler else whole
 
     def with_pooler(self) -> Self:
-        """The same with its pretrained pooler; a :class:`PipelineError` if it has none."""
-        own = {name: tensor for name, tensor in self.pretrained.state_dict().items() if _is_pooler(name)}
-        if not own:
+        """This backbone with its pretrained pooler; a :class:`PipelineError` if it has none."""
+        pooler = {name: tensor for name, tensor in self.pretrained.state_dict().items() if _is_pooler(name)}
+        if not pooler:
             family = self.pretrained.config.model_type
             raise refused(self.name, f"{'its file' if family in HAS_POOLER else family} has no {_POOLER}")
         return replace(
             self,
-            tensor_names=(*self.tensor_names, *own),
-            parameters=self.parameters + sum(tensor.numel() for tensor in own.values()),
-            pooler=hash_tensors(own),
+            tensor_names=(*self.tensor_names, *pooler),
+            parameters=self.parameters + sum(tensor.numel() for tensor in pooler.values()),
+            pooler=hash_tensors(pooler),
         )
 
     def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
         """A fresh fp32 copy of the encoder, with its pooler where that is asked for (:meth:`with_pooler`).
 
-        ``hidden_dropout`` is that on embeddings and on what each sub-layer adds; None is the backbone's own. Dropout on
-        attention weights stays as it is.
+        ``hidden_dropout`` is the dropout on embeddings and on the output of each sub-layer; None keeps the backbone's.
+        Dropout on attention weights does not change.
         """
         encoder = copy.deepcopy(self.pretrained)
         if not self.pooler and hasattr(encoder, "pooler"):
@@ -178,12 +178,12 @@ def adapter_hashes(encoder: torch.nn.Module, names: Iterable[str]) -> dict[str, 
 
 
 def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapping[str, str]) -> dict[str, str]:
-    """sha256, measured now, of the backbone if nothing of its own trains, and of each of ``adapters``.
+    """sha256, measured now, of the backbone if none of its weights train, and of each of ``adapters``.
 
-    ``adapters`` is what :func:`adapter_hashes` gave before training; that something frozen has changed is an error.
+    ``adapters`` are the :func:`adapter_hashes` before training; a RuntimeError if frozen weights have changed.
     """
-    own = set(backbone.tensor_names)
-    trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own)
+    pretrained = set(backbone.tensor_names)
+    trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in pretrained)
     hashes = {}
     if not trains:
         backbone.check_unchanged(encoder)
@@ -210,7 +210,7 @@ def _is_pooler(name: str) -> bool:
 def _load_encoder(name: str) -> PreTrainedModel:
     """The encoder in fp32, with its pooler if its file has one."""
     encoder, info = read_pretrained(name, ENCODER, AutoModel, **_keywords(configuration(name)))
-    # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
+    # from_pretrained gives missing tensors random numbers and goes on; nobody wants that backbone.
     missing = sorted(key for key in info["missing_keys"] if not _is_pooler(key))
     if missing:
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
@@ -246,7 +246,7 @@ def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None
         raise refused(name, f"its weights contain NaN or infinity, first in {broken[0]}: copy it again")
     if max_length < 4:
         raise refused(name, f"it reads inputs of {max_length} tokens at most, fewer than 4")
-    # Padding has no position of its own.
+    # The padding token has no position.
     tokens = torch.full((1, max_length), 1 if encoder.config.pad_token_id == 0 else 0)
     try:
         with torch.inference_mode():

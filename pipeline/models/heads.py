@@ -51,7 +51,7 @@ class Head(nn.Module):
 
 
 class CosineHead(nn.Module):
-    """The cosine; in evaluation mode what it exceeds ``threshold`` by, so that 0 tells two classes apart.
+    """The cosine; in evaluation mode minus ``threshold``, so that 0 separates the two classes.
 
     The threshold, where there is one, is no weight: it is chosen after training, and kept with the head.
     """

@@ -83,8 +83,8 @@ def attention_of(layer: Any) -> tuple[Any, Any, Any, str]:
 def mask_by_query(mask: Tensor | None) -> Tensor | None:
     """The mask a layer is given, in a shape that broadcasts over (B, heads, T, T): additive, or true where visible.
 
-    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones. DeBERTa's lets
-    padding see nothing, of which a softmax would be NaN: here padding sees what the first token sees.
+    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones. In DeBERTa's
+    mask padding sees nothing, so its softmax would be NaN: here padding sees what the first token sees.
     """
     if mask is None or mask.is_floating_point():
         return mask
@@ -137,7 +137,7 @@ def upper_states(backbone: Any, depth: int, states: Tensor, inputs: dict[str, Te
 
 
 def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], inputs: dict[str, Tensor]) -> Tensor:
-    """Run some layers by transformers' own code, with other modules in the place of those ``instead`` names, if any."""
+    """Run some layers by transformers' own code, with modules of the backbone replaced as ``instead`` says."""
     stack, held = stack_of(backbone)
     layers = getattr(stack, held)
     some = layers[part]
@@ -176,7 +176,7 @@ class _Unchanged(nn.Module):
 
 
 def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:
-    """``branches`` encoders that share all but the ``top`` layers, of which each has its own copy (Hayes 2024).
+    """``branches`` encoders that share all but the ``top`` layers, which each has a copy of (Hayes 2024).
 
     With ``top`` 0 they share everything; with all layers, the embeddings. The first is ``encoder`` itself. Call this
     before an encoder is made lean.
@@ -189,11 +189,11 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
     encoders = [encoder]
     for _ in range(branches - 1):
         other = _shallow(encoder)
-        own = other
+        owner = other
         if stack is not encoder:
-            own = _shallow(stack)
-            setattr(other, next(name for name, module in encoder.named_children() if module is stack), own)
-        setattr(own, held, nn.ModuleList([*layers[: depth - top], *copy.deepcopy(layers[depth - top :])]))
+            owner = _shallow(stack)
+            setattr(other, next(name for name, module in encoder.named_children() if module is stack), owner)
+        setattr(owner, held, nn.ModuleList([*layers[: depth - top], *copy.deepcopy(layers[depth - top :])]))
         encoders.append(other)
     return encoders
 

@@ -73,8 +73,7 @@ def _lean_attention(
 ) -> tuple[Any, ...]:
     """``forward`` of a BERT or RoBERTa self-attention; with ``first_only`` for the first token alone.
 
-    What is not covered here (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own
-    forward.
+    The module's own forward computes the rest: AdapterHub's prefixes, attention maps, masked heads, decoding.
     """
     if (packed := current_packed()) is not None:
         return _packed_attention(module, first_only, packed, hidden_states), None
@@ -126,7 +125,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, prob
 
 
 def _narrow_residual(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Where attention gave its output for the first tokens alone, keep the residual of those alone."""
+    """If attention returned the first tokens alone, keep only their residual."""
     context, residual = inputs
     if context.shape[1] == residual.shape[1]:
         return context, residual

@@ -1,4 +1,4 @@
-"""What the frozen prefix of a model gives for the inputs of a split, computed once instead of every epoch."""
+"""Cache of the frozen prefix's outputs for the inputs of a split: computed once instead of every epoch."""
 
 from hashlib import blake2b
 from typing import Any
@@ -106,4 +106,4 @@ def _keys(batch: Batch) -> list[bytes]:
     lengths = batch["attention_mask"].sum(dim=1).tolist()
     parts = [batch[name].int().numpy() for name in ("input_ids", "token_type_ids") if name in batch]
     inputs = (b"".join(part[row, :length].tobytes() for part in parts) for row, length in enumerate(lengths))
-    return [blake2b(each, digest_size=16).digest() for each in inputs]
+    return [blake2b(tokens, digest_size=16).digest() for tokens in inputs]

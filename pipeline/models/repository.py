@@ -1,6 +1,6 @@
-"""Read a pretrained model's folder or Hub repository, of which nothing is ever run; a problem is one line.
+"""Read a pretrained model's folder or Hub repository without running its code; a problem is one line.
 
-What a repository says is checked before any class of transformers sees it, and read without its code.
+Its files are checked before any class of transformers sees them.
 """
 
 import logging
@@ -185,7 +185,7 @@ def _check_config(name: str, config: PretrainedConfig) -> None:
 
 def _json_of(name: str, file: str) -> dict[str, Any]:
     """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
-    # Failures are of many kinds; what is loaded is read again, and then refused in its own words.
+    # Failures are of many kinds; whoever loads the file reads it again and says what is wrong.
     with suppress(Exception):
         path = Path(name) / file if is_folder(name) else cached_file(name, file, **_ONLY_ASK)
         content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}

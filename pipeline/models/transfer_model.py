@@ -18,8 +18,8 @@ from pipeline.models.unpadding import Packed, as_packed, can_unpad, packed_input
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) -> Tensor:
-    """Sentence vectors (B, d) from hidden states (B, T, d): the first token, what the pooler of the ``encoder`` makes
-    of it, or the mean over unmasked tokens."""
+    """Sentence vectors (B, d) from hidden states (B, T, d): the first token, the output of the ``encoder``'s pooler, or
+    the mean over unmasked tokens."""
     if pooling == "pooler":
         return encoder.pooler(hidden)
     if pooling == "cls":
@@ -130,8 +130,8 @@ class TransferModel(nn.Module):
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
 
-        There is a vector per example, of siamese pairs 2B, first sentences before second ones, unless ``pairs`` (2B,)
-        says where each sentence stands in ``vectors``, so that a repeated one is encoded once.
+        ``vectors`` has one vector per example, or 2B for siamese pairs, first sentences before second ones. With
+        ``pairs`` (2B,), the place of each sentence in ``vectors``, a repeated sentence is encoded once.
         """
         vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
@@ -161,8 +161,8 @@ class JointModel(nn.Module):
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
         streams = self._streams(backbone_inputs(input_ids, attention_mask, token_type_ids))
-        each = zip(self._each, streams, strict=True)
-        vectors = [pool(stream, attention_mask, model.pooling, model.backbone) for model, stream in each]
+        models = zip(self._each, streams, strict=True)
+        vectors = [pool(stream, attention_mask, model.pooling, model.backbone) for model, stream in models]
         return torch.stack(vectors, dim=1)
 
     def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -216,6 +216,6 @@ class MultitaskModel(nn.Module):
 
 
 def backbone_inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
-    """What the backbone reads; not every family knows token types."""
+    """The backbone's inputs; not every family has token types."""
     types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
     return {"input_ids": input_ids, "attention_mask": attention_mask, **types}

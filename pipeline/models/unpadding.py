@@ -1,8 +1,8 @@
 """Unpadding: the tokens of a batch packed into one sequence, for all but attention (Zeng et al. 2022).
 
 Everything in a BERT layer but attention treats each token by itself, so a batch (B, T) may as well be one sequence of
-its N tokens. Attention takes the inputs in groups of like length, each padded by itself. A batch of mixed lengths, of
-which padding is easily half, then takes one pass at the price of its tokens.
+its N tokens. Attention takes the inputs in groups of similar length, each padded by itself. In a batch of mixed lengths
+half of the tokens are easily padding; packed, it costs its real tokens alone.
 """
 
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ class Packed:
     places: Tensor
     """Where each packed token stands in the batch, of B T; (N,)."""
     count: int
-    """n, the tokens that are the batch's own."""
+    """n, the tokens of the batch."""
     order: Tensor
     """Which input of the batch is packed first, second, ..., (B,)."""
     firsts: Tensor
@@ -156,7 +156,7 @@ _current: ContextVar["Packed | None"] = ContextVar("packed", default=None)
 
 
 def current_packed() -> Packed | None:
-    """What the layers of a lean encoder are computing; None: a padded batch."""
+    """The packed batch that lean encoders are computing; None: a padded batch."""
     return _current.get()
 
 
@@ -180,7 +180,7 @@ def can_unpad(encoder: Any) -> bool:
         return False
     layers = layers_of(encoder)
     lean = all(hasattr(getattr(layer, "attention", None), "narrows") for layer in layers)
-    fit = not any(isinstance(each, CheckpointWrapper) or _mixes_tokens(each) for each in encoder.modules())
+    fit = not any(isinstance(module, CheckpointWrapper) or _mixes_tokens(module) for module in encoder.modules())
     return lean and bool(layers) and fit
 
 

@@ -66,7 +66,7 @@ def even_gate(sources: int) -> float:
 class Gated(FormSettings):
     """Settings of a gated fusion."""
 
-    summary = "the target's own adapter plus gated sources"
+    summary = "a new adapter of the target and gates on the other tasks' adapters, trained together"
     flags = {
         "gate": "gate",
         "rank": "gate_rank",
@@ -142,7 +142,7 @@ class Gated(FormSettings):
 class Anchor(FormSettings):
     """Settings of an anchored fusion."""
 
-    summary = "attention initialised to one adapter"
+    summary = "attention initialised to the best single adapter"
     anchored = True
 
     flags = {"score": "anchor", "rank": "fusion_rank"}
@@ -154,7 +154,7 @@ class Anchor(FormSettings):
 class Standard(FormSettings):
     """Settings of a standard fusion."""
 
-    summary = "Pfeiffer et al. 2021"
+    summary = "the form of Pfeiffer et al. 2021"
     epochs = 2
     learning_rate_default = 5e-4  # many weights, each with little to do
 
@@ -164,11 +164,12 @@ class Standard(FormSettings):
 
 
 class Mean(FormSettings):
-    summary = "the mean of the adapters' outputs, in which nothing trains but the head"
+    summary = "the plain mean of the adapters, where only the head trains"
     trains = False
 
 
 FORMS: dict[FusionForm, type[FormSettings]] = {"gated": Gated, "anchored": Anchor, "standard": Standard, "mean": Mean}
+SUMMARIES = "; ".join(f"{name}: {form.summary}" for name, form in FORMS.items())
 
 
 class Fusion(RecipePart):
@@ -176,7 +177,7 @@ class Fusion(RecipePart):
 
     form: FusionForm = Field(
         "gated",
-        description="; ".join(f"{name}: {form.summary}" for name, form in FORMS.items()),
+        description=SUMMARIES,
     )
     implementation: FusionImplementation = Field("fast", description="stock: compute fusion with AdapterHub's own code")
     head_start: bool = Field(

@@ -25,7 +25,7 @@ Grid = Annotated[dict[str, _Values], AfterValidator(_not_too_large)]
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of a grid's values, the last key fastest; of an empty grid the one without a key."""
+    """Every combination of a grid's values, the last key fastest; an empty grid has one, without a key."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

@@ -1,4 +1,4 @@
-"""What a kind of row brings with it; :mod:`pipeline.settings.kinds` has a file for each."""
+"""The interface of a kind of row; :mod:`pipeline.settings.kinds` has a file for each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kind:
     keeps_weights: ClassVar[bool] = False
     """Its runs keep their weights unasked, because they are few."""
     builds_on_target: ClassVar[bool] = False
-    """The runs that it builds on are of the target too, so that their trials count as its own."""
+    """The runs that it builds on are of the target too, so that their trials count as its trials."""
     builds_on_fresh: ClassVar[bool] = False
     """The adapters that it builds on must be newly initialised."""
 
@@ -70,15 +70,15 @@ class Kind:
         return ""
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The raw recipe of a row, with what the kind always has or never has."""
+        """The raw recipe of a row, with the settings that the kind always or never has."""
         return {key: value for key, value in values.items() if key != "merge"}
 
     def merge_mistake(self, rule: str) -> str:
-        """What is wrong with a recipe that has this merge rule; empty: nothing."""
+        """The mistake in a recipe with this merge rule; empty: none."""
         return "" if rule == "none" else "only a row of merge merges adapters: leave merge out"
 
     def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
-        """What is wrong with the keys that only this kind has, among the ``rows`` of a study."""
+        """Mistakes in the keys that only this kind has, among the ``rows`` of a study."""
         yield from ()
 
     def mistakes_in(self, study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:

@@ -33,7 +33,7 @@ def parse_study(
     Args:
         known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
         name_of: gives every task its new name.
-        given: settings, flat or in their parts, in place of what any recipe says of them; they are not tuned.
+        given: settings, flat or in their parts, that override every recipe and are not tuned.
     """
     given = layered(given)
     values, bases, wrong_likes = expand_likes(values)
@@ -63,7 +63,7 @@ def with_task_names(study: Study, name_of: Callable[[str], str]) -> Study:
 
 
 def _where_it_belongs(problem: str) -> str:
-    """A mistake in a recipe; where it is a key of the whole study, which a header of TOML above it takes in, so."""
+    """Say of an unknown key of a recipe if it belongs at the top of the file, above the TOML header that took it in."""
     where, _, mistake = problem.partition(": ")
     key, _, what = mistake.partition(": ")
     if what == "unknown key" and key in Study.model_fields:
@@ -75,20 +75,20 @@ def _mistakes(study: Study) -> list[str]:
     """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
     rows = {name: study.row(name) for name in (*KINDS, *study.rows)}
     known = [name for name in study.methods if name in rows]
-    taken_in = (own for name in known for own in rows[name].own if own in rows)
+    taken_in = (base for name in known for base in rows[name].own if base in rows)
     return [
         *_unknown(study, rows),
-        *(f"rows.{name}.{each}" for name in dict.fromkeys((*study.rows, *known)) for each in rows[name].mistakes(rows)),
-        *(f"rows.{name}.tune.{each}" for name, row in rows.items() for each in row.tune_mistakes(study.recipe)),
+        *(f"rows.{name}.{text}" for name in dict.fromkeys((*study.rows, *known)) for text in rows[name].mistakes(rows)),
+        *(f"rows.{name}.tune.{text}" for name, row in rows.items() for text in row.tune_mistakes(study.recipe)),
         *(mistake for name in known for mistake in rows[name].kind.mistakes_in(study, name, rows)),
         *_mistakes_of_all(study, known),
-        *(each for name in dict.fromkeys((*known, *taken_in)) for each in _without_partners(study, name)),
+        *(text for name in dict.fromkeys((*known, *taken_in)) for text in _without_partners(study, name)),
         *_nothing_to_run(study, known),
     ]
 
 
 def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Keys that name one of the ``grids``, which have these cells, where they need one row."""
+    """Keys that name one of the ``grids`` (each with its cells) but need a single row."""
     named = [("reference", study.reference)]
     for name in dict.fromkeys((*study.rows, *study.methods)):
         if name in study.rows or name in KINDS:
@@ -119,9 +119,9 @@ def _grids_on_curve(study: Study, grids: Mapping[str, Mapping[str, Table]]) -> I
         return
     trained = set[str]()
     for name, targets in study.curve_rows().items():
-        for each in study.row(name).members or (name,):
-            for target in {*targets} & {*study.targets_of(each)}:
-                trained |= {each, *study.bases_on(each, target)}
+        for member in study.row(name).members or (name,):
+            for target in {*targets} & {*study.targets_of(member)}:
+                trained |= {member, *study.bases_on(member, target)}
     for name, key in _set_over(grids, trained, layered(study.curve.recipe)):
         yield f"rows.{name}.grid.{key}: curve.recipe sets it for all its cells: leave it out of one of them"
 
@@ -171,7 +171,7 @@ def _nothing_to_run(study: Study, known: Sequence[str]) -> Iterator[str]:
 def _set_over(
     grids: Mapping[str, Mapping[str, Table]], used: Collection[str], recipe: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """The names of the ``grids`` with a cell that is ``used``, each with a key of theirs that ``recipe`` sets too."""
+    """Name and key of every grid with a ``used`` cell and a key that ``recipe`` sets too."""
     for name, cells in grids.items():
         keys = {key for point in cells.values() for key in point if has_key(recipe, key)}
         yield from ((name, key) for key in sorted(keys) if not cells.keys().isdisjoint(used))

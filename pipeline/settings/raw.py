@@ -18,12 +18,12 @@ _TASK_LISTS = ("targets", "sources", "order", "through", "after")
 
 
 def listed(value: Any) -> list[Any]:
-    """``value`` where it is a list; else nothing, since validation reports it."""
+    """``value`` if it is a list; else nothing, since validation reports it."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
 def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list[str]]:
-    """The values with every row written out; the row that each row is like; and what is wrong.
+    """The values with every row written out; the row that each row copies; and mistakes.
 
     ``like = "ROW"`` copies another row but for its title, its published names and whether it keeps its weights, and the
     row's own keys go over it. A row that is called like a method is one of that method.
@@ -62,18 +62,18 @@ def _over(base: Any, row: Table) -> Table:
         row = {**row, "recipe": layered(table(copied.get("recipe")), row["recipe"])}
     if isinstance(row.get("tasks"), dict):
         tasks = table(copied.get("tasks"))
-        own = {
+        merged = {
             task: layered(table(tasks.get(task)), recipe) if isinstance(recipe, dict) else recipe
             for task, recipe in row["tasks"].items()
         }
-        row = {**row, "tasks": {**tasks, **own}}
+        row = {**row, "tasks": {**tasks, **merged}}
     return {**copied, **row}
 
 
 def override_recipes(values: Table, given: Mapping[str, Any]) -> Table:
-    """The values with ``given``, :func:`layered`, in place of what any recipe says of the same keys; none is tuned.
+    """Override the keys in ``given``, which are :func:`layered`, in every recipe, and stop tuning them.
 
-    Grids are left: :func:`expand_grids` writes their values into recipes of their own.
+    Grids stay: :func:`expand_grids` makes recipes of their values.
     """
     if not given:
         return values
@@ -98,14 +98,14 @@ def override_recipes(values: Table, given: Mapping[str, Any]) -> Table:
 
 
 def _changed(part: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """A table with ``changes`` of the keys that it has; anything else as it is, since validation reports it."""
+    """A table with ``changes`` applied to its keys; anything else as it is, since validation reports it."""
     if not isinstance(part, dict):
         return part
     return {key: changes[key](value) if key in changes else value for key, value in part.items()}
 
 
 def expand_grids(values: Table) -> tuple[Table, dict[str, dict[str, Table]], list[str]]:
-    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; these; and what is wrong.
+    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; these cells; and mistakes.
 
     ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
     fastest, each titled by its values. Where ``methods``, ``curve.methods`` or the members of an ensemble name the row,
@@ -128,7 +128,7 @@ def expand_grids(values: Table) -> tuple[Table, dict[str, dict[str, Table]], lis
             grids[name] = dict(zip(cells_of[name], points(row["grid"]), strict=True)) if expandable else {}
             taken = [cell for cell in cells_of[name] if cell in rows and cell != name]
             problems += mistakes + [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
-    expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
+    expanded = {cell: part for name, row in rows.items() for cell, part in cells_of.get(name, {name: row}).items()}
 
     def cells(names: Sequence[Any]) -> list[Any]:
         return [cell for name in names for cell in (cells_of.get(name, [name]) if isinstance(name, str) else [name])]
@@ -190,8 +190,8 @@ def parts(values: Mapping[str, Any]) -> dict[str, Table]:
 def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list[str]:
     """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
 
-    A mistake is reported where it was written: what is wrong in the shared recipe, or in a row of
-    which this one is a copy by ``bases``, is not repeated.
+    A mistake is reported where it was written, once: not again in rows that share the recipe, or that copy the row by
+    ``bases``.
     """
     shared, tasks = table(values.get("recipe")), _tables(values.get("tasks"))
     mistakes: list[tuple[str, str, str]] = []
@@ -202,7 +202,7 @@ def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list
         return {*known, *problems}
 
     everywhere = report("", "recipe", shared)
-    on_task = {task: report("", f"tasks.{task}", shared, own, known=everywhere) for task, own in tasks.items()}
+    on_task = {task: report("", f"tasks.{task}", shared, recipe, known=everywhere) for task, recipe in tasks.items()}
     for name, row in _tables(values.get("rows")).items():
         recipe, row_tasks = table(row.get("recipe")), _tables(row.get("tasks"))
         in_row = report(name, f"rows.{name}.recipe", shared, recipe, known=everywhere)
@@ -225,15 +225,15 @@ def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> lis
         mentions += [(f"{prefix}{key}", task) for key, tasks in {**lists, **tables}.items() for task in tasks]
     mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
     mentions += [("scoring.tasks", task) for task in table(table(values.get("scoring")).get("tasks"))]
-    own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
+    named = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
     # A target may also stand apart from a task whose rows another one is given.
     added = _extra_tasks(values)
     for target, tasks in table(values.get("apart")).items():
         mentions += [(f"apart.{target}", task) for task in listed(tasks) if task not in added]
     return [
-        f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
+        f"{key}: '{task}' is neither a target nor a source ({', '.join(named)})"
         for key, task in mentions
-        if known is not None and isinstance(task, str) and task not in own and task not in known
+        if known is not None and isinstance(task, str) and task not in named and task not in known
     ]
 
 
@@ -246,7 +246,7 @@ def _extra_tasks(values: Mapping[str, Any]) -> list[Any]:
         recipes += [part.get("recipe"), *table(part.get("tasks")).values(), *({"extra": extra} for extra in tuned)]
     names: list[Any] = []
     for extra in (table(recipe).get("extra") for recipe in recipes):
-        names += (*table(extra), *(table(each).get("task") for each in listed(extra)))
+        names += (*table(extra), *(table(source).get("task") for source in listed(extra)))
     return names
 
 

@@ -1,6 +1,6 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone.
 
-What a recipe means for a task is said in :mod:`pipeline.settings.resolve`.
+:mod:`pipeline.settings.resolve` fills it in for a task.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ MIN_STEPS = 400
 EVALUATIONS = 10
 """Scorings on dev where neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "score_loss"})
-"""How what a model puts out for a task becomes its prediction and its loss."""
+"""The keys that decide how a model's output becomes a prediction and a loss."""
 _AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
 
 
@@ -218,7 +218,7 @@ class Recipe(RecipePart):
 
     @property
     def adds_adapters(self) -> bool:
-        """Whether fresh adapters are put into the backbone: by themselves, or the target's own of a fusion."""
+        """Whether fresh adapters are put into the backbone: alone, or the target's adapter in a fusion."""
         return self.has_modules or not self.fuses_own
 
     @property
@@ -228,7 +228,7 @@ class Recipe(RecipePart):
         return self.form.probes_gates or self.form.warm_starts_own or picks_best
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """The same recipe with ``values``, flat or in their parts, in place of its own."""
+        """The recipe with ``values``, flat or in their parts, changed."""
         return type(self).model_validate(layered(self.model_dump(), values)) if values else self
 
     def flat(self) -> dict[str, Any]:
@@ -241,10 +241,9 @@ class Recipe(RecipePart):
     def identity(self) -> dict[str, Any]:
         """The part of a resolved recipe that identifies a run: a fusion's form, and all that is not at its default.
 
-        A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
-        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form of
-        a fusion is always named, since its default has changed; even gates and no least steps never are, since all runs
-        had these at first.
+        A key that a later version adds is at its default in earlier runs, which keep their names. To change a default,
+        change the ledger's ``SCHEMA``, or different runs would be taken for one. The form of a fusion is always named,
+        since its default has changed. Even gates and zero ``min_steps`` never are: the first runs had no others.
         """
         usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
         differing = {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
@@ -273,7 +272,7 @@ class Recipe(RecipePart):
 
     @property
     def budget(self) -> dict[str, int | None]:
-        """How long it trains and how often it is scored, with what is unset as it is meant."""
+        """How long it trains and how often it is scored, with every None filled."""
         is_usual = self.epochs is None and self.min_steps is None and self.evaluations is None
         return {
             "epochs": self.epochs or self.usual_epochs,
@@ -305,7 +304,7 @@ class Recipe(RecipePart):
 
 
 def pairing_problems(encoding: Any, head: Any) -> list[str]:
-    """What is wrong with a head that reads inputs so encoded; either may be unknown."""
+    """Mistakes in a head for inputs of this encoding; either may be unknown."""
     if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
         return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
     return []
@@ -321,16 +320,16 @@ FLAGS: dict[str, tuple[str, str]] = {
     for name, part in PARTS.items()
     for key in part.model_fields
 }
-"""Where the flat keys of a recipe belong: the part, and the key in it."""
+"""The part, and the key in it, that each flat key of a recipe stands for."""
 
 
 def table(value: Any) -> dict[str, Any]:
-    """``value`` where it is a table; else nothing, since validation reports it."""
+    """``value`` if it is a table; else nothing, since validation reports it."""
     return value if isinstance(value, dict) else {}
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of recipes, the later ones over the former; flat keys go into their parts, which merge key by key."""
+    """Merge raw recipes, later ones over earlier ones; flat keys go into their parts, which merge key by key."""
     whole: dict[str, Any] = {}
     for name, value in chain.from_iterable(layer.items() for layer in layers):
         if isinstance(value, RecipePart):
@@ -349,7 +348,7 @@ def has_key(values: Mapping[str, Any], key: str) -> bool:
 
 
 def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, flat or in their parts, but for the keys that ``given``, which are :func:`layered`, have too."""
+    """``values``, flat or in their parts, without the keys of ``given``, which are :func:`layered`."""
     kept = {}
     for name, value in values.items():
         if name in PARTS and isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""resolve: what a recipe means for one task, with nothing left open and nothing in it that has no effect."""
+"""resolve: a recipe for one task, with every None filled and settings without effect at their defaults."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ LEARNING_RATES: dict[Trainable, float] = {
     "full+adapter": 5e-5,
 }
 
-# All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
+# Settings that matter to a model that trains nothing; then those that also matter to a mean and to a merged adapter.
 _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
@@ -85,7 +85,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
         head = recipe.head or (task.head if recipe.encoding in (None, task.encoding) else usual_head)
         encoding = recipe.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
     else:
-        # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
+        # A single text has one encoding; the option may still be given, to choose the adapters that it is fused with.
         head, encoding = recipe.head or task.head, "cross"
         if head in PAIR_HEADS:
             raise PipelineError(
@@ -161,7 +161,7 @@ def _keys_without(recipe: Recipe, has_effect: Mapping[str, bool]) -> set[str]:
 
 
 def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> dict[str, bool]:
-    """Whether parts and flat keys have an effect on ``task``; what is not named has one."""
+    """Whether parts and flat keys have an effect on ``task``; those that are not named have one."""
     has_effect = {
         **_on_any_task(recipe),
         "pairs": task.is_pair and encoding == "cross",
@@ -174,7 +174,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "score_loss": task.kind == "score" and not (_is_frozen(recipe) and head == "cosine" and not joint),
         "class_weights": task.kind == "classes",
         "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
-        # Where all train, only several tasks could each have their own.
+        # If the backbone trains, its LayerNorms do: only several tasks can have copies.
         "train_layernorm": recipe.trainable != "full+adapter" or joint,
         "split_layers": recipe.trainable == "full",
         "temperature": recipe.joint.mixing == "temperature",
@@ -201,7 +201,7 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
 
 
 def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
-    """What stands for every None that the method decides.
+    """The values for every None that the method decides.
 
     ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
     rate is None where it equals this one.

@@ -1,4 +1,4 @@
-"""What a cell of a study needs of the machine that carries it out. No part of a run's identity."""
+"""The resources that a cell of a study needs on a cluster. No part of a run's identity."""
 
 from typing import Literal, Self
 

@@ -23,7 +23,7 @@ BackboneName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^
 
 
 class Row(BaseModel):
-    """A line of the comparison: a method with a recipe of its own."""
+    """A line of the comparison: a method with a recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,7 +114,7 @@ class Row(BaseModel):
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """The values of what is tuned, a trial each; one without values where nothing is."""
+        """The tuned values of each trial; one empty trial if nothing is tuned."""
         return points(self.tune or {})
 
     @property
@@ -141,14 +141,17 @@ class Row(BaseModel):
             yield "through: order already names the tasks before each target: leave one of the two out"
 
     def _recipe_mistakes(self) -> Iterator[str]:
-        """What a recipe of the row's own says, and its method would leave out or replace."""
-        for where, recipe in (("recipe", self.recipe), *((f"tasks.{task}", own) for task, own in self.tasks.items())):
+        """Settings of the row's recipe that its method would leave out or replace."""
+        for where, recipe in (
+            ("recipe", self.recipe),
+            *((f"tasks.{task}", recipe) for task, recipe in self.tasks.items()),
+        ):
             trainable, rule = recipe.get("trainable"), table(layered(recipe).get("merge")).get("rule")
             for mistake in self._unlike_the_method([trainable], [rule]):
                 yield f"{where}: {mistake}"
 
     def _unlike_the_method(self, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
-        """What is wrong with these values of ``trainable`` and ``merge``; None stands for one that is not given."""
+        """Mistakes in these values of ``trainable`` and ``merge``; None stands for one that is not given."""
         trains = self.kind.trains
         if any(value is not None and value not in trains for value in trainable):
             yield f"a row of {self.method} trains {' or '.join(trains)}"
@@ -178,9 +181,9 @@ class Row(BaseModel):
     def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
         """Tuned keys that the row has a value for, and values that its recipe, over the ``shared`` one, cannot have."""
         grid = self.tune or {}
-        own = layered(self.recipe, *self.tasks.values())
+        written = layered(self.recipe, *self.tasks.values())
         for key in grid:
-            if has_key(own, key):
+            if has_key(written, key):
                 yield f"{key}: the row's recipe sets it too: leave it out of one of them (tune = {{}} tunes nothing)"
         base = layered(shared, self.recipe)
         problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}

@@ -34,7 +34,7 @@ def _file_name(name: str) -> str:
 class Study(BaseModel):
     """What is compared.
 
-    Of recipes, the later of these overrides the former: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
+    Recipes override each other in this order: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
     ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``, a trial's values of what is tuned.
     """
 
@@ -110,7 +110,7 @@ class Study(BaseModel):
         return tuple(n for n in sorted(self.curve.rows) if bound is None or n < bound) if self.curve else ()
 
     def row(self, name: str) -> Row:
-        """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
+        """The row called ``name``, or the method of that name with its defaults; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
         title = row.title or (row.kind.title if name == row.method else name)
         tune = self.tune.get(row.method, {}) if row.tune is None else row.tune
@@ -118,7 +118,7 @@ class Study(BaseModel):
 
     @property
     def unequal_trials(self) -> str:
-        """A sentence, if the rows do not have as many trials each; else empty."""
+        """A sentence if rows had different numbers of trials; else empty."""
         titles = defaultdict[int, list[str]](list)
         for name in self.methods:
             titles[self.trials_on_target(name)].append(self.title(name))
@@ -127,37 +127,37 @@ class Study(BaseModel):
         most = max(titles, key=lambda count: len(titles[count]))
         others = len(titles[most])
         # A title may have commas, so each has its number.
-        each = [f"{title} {n}" for n in sorted(titles) for title in titles[n] if n != most or others <= _NAMED]
-        trials = "; ".join([*each, f"the {others} others {most} each"] if others > _NAMED else each)
+        named = [f"{title} {n}" for n in sorted(titles) for title in titles[n] if n != most or others <= _NAMED]
+        trials = "; ".join([*named, f"the {others} others {most} each"] if others > _NAMED else named)
         return (
             f"Rows had different numbers of trials ({trials}): the best of more trials scores higher by chance alone."
         )
 
     def trials_on_target(self, name: str) -> int:
-        """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there.
+        """How many trials on a target led to a row: its own, and those of the adapter or head that it is built on.
 
-        Of an ensemble those of all its members.
+        For an ensemble, the trials of all its members.
         """
         return sum(self.trials_by_row(name).values())
 
     def trials_by_row(self, name: str, target: str | None = None) -> dict[str, int]:
-        """:meth:`trials_on_target` by the row whose runs they are, so that what several rows share can count once.
+        """:meth:`trials_on_target` by the row whose runs they are, so that trials that rows share can count once.
 
         Args:
-            target: count what is taken there; None: on any of the row's targets.
+            target: count the trials there; None: on any of the row's targets.
         """
         row, targets = self.row(name), self.targets_of(name) if target is None else (target,)
         if row.kind.is_ensemble:
             joined = [member for member in row.members if target is None or target in self.targets_of(member)]
             return {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
-        bases = {base: len(self.row(base).trials) for each in targets for base in self.bases_on(name, each)}
+        bases = {base: len(self.row(base).trials) for task in targets for base in self.bases_on(name, task)}
         taken = bases if sum(bases.values()) > 1 else {}  # one run is no choice
         return {name: len(row.trials), **taken}
 
     def bases_on(self, name: str, target: str) -> tuple[str, ...]:
-        """The rows whose trials on a target count as a row's: of the best it takes the target's adapter, or the head.
+        """The rows whose best trial on a target gives a row its adapter or head there, so that their trials count too.
 
-        What it is built on otherwise was tuned on other tasks.
+        Adapters of other tasks do not count: they were tuned on those.
         """
         row = self.row(name)
         if not row.kind.builds_on_target or (row.kind.combines and not self.fuses_own(name, target)):
@@ -171,10 +171,10 @@ class Study(BaseModel):
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential fine-tuning from it.
 
-        No two rows have the same: one with a single source names it, and what is still alike is told by its name.
+        No two rows have the same: a row with a single source names it, and rows that are still alike add their names.
         """
-        title, own = self._titled(name, source), self._titled(name)
-        alike = any(self._titled(other) in (title, own) for other in self.methods if other != name)
+        title, plain = self._titled(name, source), self._titled(name)
+        alike = any(self._titled(other) in (title, plain) for other in self.methods if other != name)
         return f"{title} ({name})" if alike else title
 
     def _titled(self, name: str, source: str = "") -> str:
@@ -184,7 +184,7 @@ class Study(BaseModel):
         return row.title + (f", from {source}" if source else "")
 
     def published_names(self, name: str, source: str = "") -> tuple[str, ...]:
-        """What the published tables call a row, or a row of sequential fine-tuning with one of its sources."""
+        """The name in published tables of a row, or of a row of sequential fine-tuning with one of its sources."""
         published = self.row(name).published or ()
         names = published.get(source, ()) if isinstance(published, dict) else published
         return (names,) if isinstance(names, str) else names
@@ -196,9 +196,10 @@ class Study(BaseModel):
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
-        own = self.row(name).order or self.row(name).through or self.row(name).sources
+        row = self.row(name)
+        only = row.order or row.through or row.sources
         without = {target, *self.apart.get(target, ())}
-        return tuple(task for task in self.all_tasks if task not in without and (own is None or task in own))
+        return tuple(task for task in self.all_tasks if task not in without and (only is None or task in only))
 
     def turn(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks that one model of a row goes through, where it goes through several; else none."""
@@ -220,11 +221,11 @@ class Study(BaseModel):
 
     def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:
         """The recipe of a row on a task, in the main table or on the curve, of one of its trials or of none."""
-        own, kind = self.row(row), self.row(row).kind
+        line = self.row(row)
         on_curve = self.curve.recipe if curve and self.curve else {}
         values = layered(
-            self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve, trial or {}
+            self.recipe, self.tasks.get(task, {}), line.recipe, line.tasks.get(task, {}), on_curve, trial or {}
         )
-        if values.get("trainable") not in kind.trains[1:]:
-            values["trainable"] = kind.trains[0]
-        return Recipe.parse(kind.completed(values), f"study {self.name}, recipe of {row} on {task}")
+        if values.get("trainable") not in line.kind.trains[1:]:
+            values["trainable"] = line.kind.trains[0]
+        return Recipe.parse(line.kind.completed(values), f"study {self.name}, recipe of {row} on {task}")

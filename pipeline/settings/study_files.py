@@ -26,8 +26,8 @@ def read_study(
     """
     file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not present(file):
-        if present(own := Path(f"{name}.toml")):
-            raise PipelineError(f"unknown study '{name}': did you mean {own}?")
+        if present(local := Path(f"{name}.toml")):
+            raise PipelineError(f"unknown study '{name}': did you mean {local}?")
         known = ", ".join(study_names(folder))
         raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
     values = {"name": file.stem, **read_toml(file)}

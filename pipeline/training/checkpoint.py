@@ -1,4 +1,4 @@
-"""The state of an unfinished run in one safetensors file, so that it resumes as if never stopped."""
+"""The state of an unfinished run in one safetensors file, from which it resumes bit for bit."""
 
 import json
 import time
@@ -24,15 +24,15 @@ from pipeline.training.sharding import shared_as, whole
 
 _FORMAT = 2
 
-# The state is kept so often that a kill costs at most this share of a run, and that writing costs at most that of it,
-# unless a checkpoint takes longer than that share of ``checkpoint_seconds``.
+# Checkpoints are so frequent that a kill loses at most _MOST_LOST of a run, and so rare that writing them takes at most
+# _MOST_WRITING of it, unless a single one takes longer than that share of ``checkpoint_seconds``.
 _MOST_LOST = 0.1
 _MOST_WRITING = 0.02
 _SOONEST = 0.5  # seconds
 
 Tensors = dict[str, Tensor]
 Scores = float | Mapping[str, float]
-"""Dev score of a model, or one per task, of which the mean decides; higher is better."""
+"""Dev score of a model, or one per task, whose mean counts; higher is better."""
 
 
 @dataclass
@@ -71,19 +71,19 @@ class Progress:
         self, epoch: int, loss: float | None, scores: Scores, rate: float, measured: Mapping[str, float | None]
     ) -> bool:
         """Append the scores after ``epoch`` to the curve; returns whether their mean is better than all before."""
-        each = {f"dev_{name}": value for name, value in scores.items()} if isinstance(scores, Mapping) else {}
+        by_task = {f"dev_{name}": value for name, value in scores.items()} if isinstance(scores, Mapping) else {}
         score = sum(scores.values()) / len(scores) if isinstance(scores, Mapping) else scores
         best = not self.curve or score > self.best_score
         if best:
             self.best_score, self.best_epoch = score, epoch
-        point = {"epoch": epoch, "loss": loss, "dev": score, **each, "learning_rate": rate, **measured}
+        point = {"epoch": epoch, "loss": loss, "dev": score, **by_task, "learning_rate": rate, **measured}
         self.curve.append({**point, "examples": self.examples, "seconds": round(self.seconds, 3)})
         return best
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a step depends on. Random numbers need no state: each step seeds its own."""
+    """Everything a step depends on. Random numbers need no state: every step is seeded."""
 
     progress: Progress
     weights: Tensors
@@ -103,7 +103,9 @@ def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
     # Hashing and writing both need them on the CPU: copy a GPU's once.
-    tensors = {f"{part}/{name}": value.contiguous().cpu() for part, own in parts.items() for name, value in own.items()}
+    tensors = {
+        f"{part}/{name}": value.contiguous().cpu() for part, held in parts.items() for name, value in held.items()
+    }
     with new_file(file) as temporary:
         save_file(tensors, temporary, metadata={**metadata, "sha256": _digest(metadata, tensors)})
 
@@ -149,12 +151,12 @@ def _part(tensors: Tensors, part: str) -> Tensors:
 
 
 def _numbered(tensors: Tensors, part: str) -> dict[int, Tensors]:
-    own = _part(tensors, part)
-    return {int(index): _part(own, index) for index in {key.partition("/")[0] for key in own}}
+    numbered = _part(tensors, part)
+    return {int(index): _part(numbered, index) for index in {key.partition("/")[0] for key in numbered}}
 
 
 class Companion(Protocol):
-    """What goes along with a training and has a state of its own; its methods are called in the order given here."""
+    """Takes part in a training and has state; its methods are called in the order given here."""
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         """The model has its weights; ``kept`` is an earlier :meth:`state` on the CPU, or empty at the beginning."""
@@ -163,7 +165,7 @@ class Companion(Protocol):
         """Optimiser step ``step`` (from 1) of ``total`` is done."""
 
     def measured(self) -> dict[str, float | None]:
-        """Columns for the curve: what was seen since the last call; None where nothing was."""
+        """Columns for the curve, measured since the last call; None: nothing was."""
 
     def state(self) -> Tensors:
         """What :meth:`start` needs to go on; the checkpoint keeps it."""
@@ -176,7 +178,7 @@ class Resumption:
         file: None keeps nothing, and a missing file leaves everything at the start.
         seconds: the longest time until the state is :attr:`due` to be kept again.
         model: unwrapped; it gets the weights of ``trained`` from :meth:`gather`.
-        trained: what the optimiser trains: the model itself, or its sharded copy.
+        trained: the model that the optimiser trains: ``model``, or its sharded copy.
         companions: the same ones in the same order each time.
 
     Several processes call its methods together.
@@ -234,7 +236,7 @@ class Resumption:
         try:
             yield
         except KeyboardInterrupt as interrupt:
-            if interrupt.__context__ is None:  # else the state may be what the error was about
+            if interrupt.__context__ is None:  # else the state may be the cause of the error
                 self.keep()
             raise
 
@@ -265,19 +267,19 @@ class Resumption:
     def gather(self) -> None:
         """Give the model the weights of its sharded copy, if that is what trains."""
         if self._trained is not self._model:
-            own = trainable(self._model)
+            parameters = trainable(self._model)
             with torch.no_grad():
                 for name, tensor in trainable(self._trained).items():
-                    own[name].copy_(whole(tensor))
+                    parameters[name].copy_(whole(tensor))
 
     def _load_optimizer(self, states: Mapping[int, Tensors]) -> None:
         groups = self._optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
-        own = {
+        shares = {
             index: {name: shared_as(value, parameters[index]) for name, value in state.items()}
             for index, state in states.items()
         }
-        self._optimizer.load_state_dict({"state": own, "param_groups": self._optimizer.state_dict()["param_groups"]})
+        self._optimizer.load_state_dict({"state": shares, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
     def remember_best(self) -> None:
         self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}
@@ -295,11 +297,11 @@ def trainable(model: nn.Module) -> Tensors:
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
     """Whether a checkpoint's weights are those that train in ``model``; there may be no best epoch yet."""
-    weights, best, own = (
+    weights, best, trained = (
         {name: tensor.shape for name, tensor in tensors.items()}
         for tensors in (checkpoint.weights, checkpoint.best_weights, trainable(model))
     )
-    return weights == own and best in (own, {})
+    return weights == trained and best in (trained, {})
 
 
 def _load_weights(model: nn.Module, weights: Tensors) -> None:

@@ -27,7 +27,7 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class OneDevice:
-    """One device, in the calling program's own process: what an Accelerator is to predictions, without its state."""
+    """One device of the calling program: what predictions need of an Accelerator, without its global state."""
 
     device: torch.device
     dtype: torch.dtype | None
@@ -59,7 +59,7 @@ def processor() -> str:
 
 @cache
 def _cpu_info(key: str) -> str:
-    """What Linux says of the first core under ``key``; empty where it says nothing."""
+    """The value of ``key`` for the first core in Linux's /proc/cpuinfo; empty if there is none."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")

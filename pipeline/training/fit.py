@@ -71,11 +71,11 @@ def fit(
         loss: ``loss(model, piece)``, the mean over the piece's rows. Micro-batches and processes are weighted by their
             rows, so the gradient is that of the whole batch however it is cut. The loss of a step with batches of
             several tasks is the sum of theirs.
-        evaluate: the dev score of the model, or one per task, of which the mean decides; higher is better. Called in
+        evaluate: the dev score of the model, or one per task, whose mean counts; higher is better. Called in
             evaluation mode after each epoch that ``recipe`` scores, and before the first step if it scores the start.
         penalties: terms added to the loss once per step, such as a regulariser of weights.
         without_decay: names of parameters that weight decay leaves alone.
-        pretrained: names of the encoder's own parameters within it, as opposed to modules put into it; None: all.
+        pretrained: names of the pretrained parameters in the encoder; None: all.
         combine: combines the tasks' gradients before clipping, in one process; the pieces of a task come together.
         companions: called at the start and after every step; the checkpoint keeps their state.
         checkpoint_file: written every ``checkpoint_seconds``, sooner in the first minutes, at the end, and before an
@@ -88,12 +88,27 @@ def fit(
     """
     reset_peak_memory()
     interrupts = DeferredInterrupts()
-    scorer = _Scorer(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
+
+    def add_point(progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
+        """Add the dev scores to the curve; returns whether they are the best so far."""
+        started = time.perf_counter()
+        # The model itself: a distributed wrapper synchronises buffers at each forward pass, and a process without a dev
+        # batch would not take part. Mixed precision is part of the module.
+        model.eval()
+        # Only a process alone may be interrupted meanwhile: others would wait for it.
+        with interrupts.lifted() if accelerator.num_processes == 1 else nullcontext():
+            scores = evaluate(model)
+        progress.evaluation_seconds += time.perf_counter() - started
+        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
+        measured = {name: value for companion in companions for name, value in companion.measured().items()}
+        return progress.add_point(epoch, mean_loss, scores, rate, measured)
+
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
         progress = Progress()
-        scorer.add_point(model.to(accelerator.device), progress, 0, None, 0.0)
+        model.to(accelerator.device)
+        add_point(progress, 0, None, 0.0)
         return progress
     trained = copy_to_shard(model, accelerator)
     groups = parameter_groups(trained, recipe.weight_decay, without_decay, peak_rates(trained, recipe, pretrained))
@@ -104,7 +119,7 @@ def fit(
     parameters = list(trained.parameters())  # looked up once: it takes a millisecond, at every step
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
     run = _Run(
-        model, wrapped, parameters, stepped, recipe, data, scorer, state, interrupts, shown, metric, title, accelerator
+        wrapped, parameters, stepped, recipe, data, add_point, state, interrupts, shown, metric, title, accelerator
     )
     with shown, state.kept_if_interrupted(), interrupts:
         _train(run, seed, loss, penalties, combine, companions)
@@ -164,15 +179,12 @@ def _train(
 class _Run:
     """What the steps of one training work on."""
 
-    # Scored unwrapped: a distributed wrapper synchronises buffers at each forward pass, and a process without a dev
-    # batch would not take part. Mixed precision is part of the module.
-    model: nn.Module
     wrapped: nn.Module  # as accelerate has prepared it
     parameters: Sequence[nn.Parameter]
     optimizer: AcceleratedOptimizer
     recipe: Recipe
     data: TrainingData
-    scorer: _Scorer
+    add_point: Callable[[Progress, int, float | None, float], bool]
     state: Resumption
     interrupts: DeferredInterrupts
     shown: TrainingProgress
@@ -232,7 +244,7 @@ class _Run:
         rate = recipe.learning_rate * self._factor(progress.step - 1) if epoch else 0.0
         self.shown.scoring(epoch)
         self.state.gather()
-        if best := self.scorer.add_point(self.model, progress, epoch, mean_loss, rate):
+        if best := self.add_point(progress, epoch, mean_loss, rate):
             self.state.remember_best()
         patience = recipe.early_stopping_patience or math.inf
         progress.done = epoch > 0 and (epoch >= epochs or epoch - progress.best_epoch >= patience)
@@ -247,28 +259,6 @@ class _Run:
         scorings = sum(self.recipe.scored(number, epochs) for number in range(epoch, epochs + 1))
         scoring = progress.evaluation_seconds / max(len(progress.curve), 1)
         return (self.total - progress.step) * train_seconds / progress.step + scorings * scoring
-
-
-@dataclass(frozen=True)
-class _Scorer:
-    """Scores a model on dev; only a process ``alone`` may be interrupted meanwhile."""
-
-    evaluate: Callable[[nn.Module], Scores]
-    companions: Sequence[Companion]
-    interrupts: DeferredInterrupts
-    alone: bool
-
-    def add_point(self, model: nn.Module, progress: Progress, epoch: int, loss: float | None, rate: float) -> bool:
-        """Add the scores to the curve; returns whether they are the best so far."""
-        started = time.perf_counter()
-        model.eval()
-        # Processes that evaluate together all stay to the end: none may wait for one that has left.
-        with self.interrupts.lifted() if self.alone else nullcontext():
-            scores = self.evaluate(model)
-        progress.evaluation_seconds += time.perf_counter() - started
-        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-        measured = {name: value for companion in self.companions for name, value in companion.measured().items()}
-        return progress.add_point(epoch, loss, scores, rate, measured)
 
 
 class _Tally:

@@ -95,7 +95,7 @@ def host_gb_for_each(processes: int) -> float:
 
 
 def free_host_bytes() -> int:
-    """Free memory of the machine, or what the container's limit leaves of it."""
+    """Free memory of the machine, or of the container if that is less."""
     gc.collect()  # a model of an earlier run may hang in a cycle of references
     available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound

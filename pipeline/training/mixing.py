@@ -1,6 +1,6 @@
 """Mixing: which tasks' batches make up each step of joint training. One function a rule, in ``RULES``.
 
-The whole order follows from the seed, so a resumed run draws what it would have drawn. Whatever the rule, a task's rows
+The whole order follows from the seed, so a resumed run draws the same batches. Whatever the rule, a task's rows
 come pass by pass: every row once, then all of them again in another order.
 """
 
@@ -123,16 +123,16 @@ class TaskBatches:
 
 
 def mixed(parts: Mapping[str, TaskBatches], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
-    """Joint training over ``parts``, the batches of each task; a step's pieces say whose they are.
+    """Joint training over ``parts``, the batches of each task; each piece names its task.
 
     Args:
         rows: training rows of each task.
         recipe: resolved; its mixing rule, steps an epoch and epochs hold for all tasks together.
     """
-    each = {task: part.count for task, part in parts.items()}
-    steps = recipe.joint_steps(each)
+    counts = {task: part.count for task, part in parts.items()}
+    steps = recipe.joint_steps(counts)
     epochs = recipe.epochs_of(steps)
-    order = list(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)))
+    order = list(RULES[recipe.joint.mixing](Joint(counts, rows, steps, epochs, seed, recipe.joint.temperature)))
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         start = (epoch - 1) * steps + first
@@ -141,7 +141,7 @@ def mixed(parts: Mapping[str, TaskBatches], rows: Mapping[str, int], recipe: Rec
         for step in order[start : epoch * steps]:
             pieces: list[Piece] = []
             for task in step:
-                passes, batch = divmod(seen[task], each[task])
+                passes, batch = divmod(seen[task], counts[task])
                 if task not in running or batch == 0:
                     running[task] = parts[task].of_pass(1 + passes, batch)
                 pieces += [replace(piece, task=task) for piece in next(running[task])]

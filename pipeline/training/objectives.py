@@ -1,6 +1,6 @@
 """Objectives: from a head's outputs and labels to a loss, and from outputs to predictions.
 
-Loss and prediction stand together because they must agree on scale: what the loss pulls towards is what is predicted.
+Loss and prediction stand together because they must agree on scale: the loss pulls towards what is predicted.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
 
 
 def loss_scale(task: Task, recipe: Recipe) -> float:
-    """What a squared difference of two outputs of a task of scores counts in the loss.
+    """The weight of the squared error of a score in the loss.
 
     1, but for a cosine with ``score_loss`` "raw" the square of what it is multiplied by: 25 for 5 cos, 6.25 for
     5 (cos + 1) / 2.

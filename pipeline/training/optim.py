@@ -24,7 +24,7 @@ def parameter_groups(
 
     Args:
         without_decay: names of matrices that weight decay leaves alone.
-        rates: peak rate of every trainable parameter by name; None: the optimiser's own for all.
+        rates: peak rate of every trainable parameter by name; None: the optimiser's rate for all.
     """
     groups: dict[tuple[float | None, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -37,18 +37,19 @@ def parameter_groups(
     ]
 
 
-def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = None) -> dict[str, float]:
+def peak_rates(model: nn.Module, recipe: Recipe, pretrained: Collection[str] | None = None) -> dict[str, float]:
     """The peak learning rate of every trainable parameter by name.
 
-    Heads have ``head_learning_rate``; of the pretrained encoder's own parameters layer l of L (l from 1) has
-    ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section 5.3.4; Hayes 2024 calls the layers 0 to
-    11 and writes 11 - l), what is below the layers ``embedding_learning_rate``, or a step below the lowest, and what is
-    above the layers, such as a pooler, the undiminished rate. A gated fusion's gates have ``gate_learning_rate``, all
-    others, the modules put into the encoder, ``learning_rate``.
+    - heads: ``head_learning_rate``
+    - pretrained layer l of L (l from 1): ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section
+      5.3.4; Hayes 2024 counts layers from 0 and writes 11 - l)
+    - pretrained, below the layers: ``embedding_learning_rate``, or as a layer below the lowest
+    - pretrained, above the layers, such as a pooler: ``backbone_learning_rate``
+    - gates of a gated fusion: ``gate_learning_rate``; other modules put into the encoder: ``learning_rate``
 
     Args:
         model: its encoders are called ``backbone`` and its heads ``head``, at any depth.
-        own: names in the encoder of what was pretrained; None: all.
+        pretrained: names of the pretrained parameters in the encoder; None: all.
     """
     assert recipe.learning_rate is not None
     depth = 1 + max(
@@ -66,7 +67,7 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
             rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
         elif ".adapter_fusion_layer." in name:
             rates[name] = recipe.gated.learning_rate or recipe.learning_rate
-        elif not is_pretrained(name, own):
+        elif not is_pretrained(name, pretrained):
             rates[name] = recipe.learning_rate
         elif layer is not None:
             rates[name] = backbone * recipe.pretrained.layer_decay ** (depth - 1 - layer)
@@ -75,10 +76,10 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     return rates
 
 
-def is_pretrained(name: str, own: Collection[str] | None) -> bool:
-    """Whether a parameter is the pretrained encoder's own, by its name in the model (see :func:`peak_rates`)."""
+def is_pretrained(name: str, pretrained: Collection[str] | None) -> bool:
+    """Whether a parameter was pretrained, by its name in the model (see :func:`peak_rates`)."""
     inner = _name_in_encoder(name)
-    return bool(inner) and (own is None or inner in own)
+    return bool(inner) and (pretrained is None or inner in pretrained)
 
 
 def _name_in_encoder(name: str) -> str:
@@ -97,7 +98,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
 
         theta <- (1 - lr wd) (theta - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps))
 
-    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last; t counts the steps of a parameter's own.
+    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last; t counts the steps of each parameter.
     """
 
     def __init__(self, params: Any, betas: tuple[float, float], eps: float, **settings: Any) -> None:
@@ -116,9 +117,13 @@ class StepCorrectedAdamW(torch.optim.AdamW):
             updated = [parameter for parameter in group["params"] if parameter.grad is not None]
             for parameter, taken in zip(updated, self._steps(updated), strict=True):
                 by_step.setdefault(taken, []).append(parameter)
-            for taken, own in by_step.items():
+            for taken, parameters in by_step.items():
                 epsilon = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
-                settings = {"params": own, "eps": epsilon, "weight_decay": 0.0}  # PyTorch would decay before the step
+                settings = {
+                    "params": parameters,
+                    "eps": epsilon,
+                    "weight_decay": 0.0,
+                }  # PyTorch would decay before the step
                 alike.append((taken, {**group, **settings}, group["weight_decay"]))
         self.param_groups = [group for _, group, _ in alike]
         try:

@@ -46,12 +46,12 @@ def mean_outputs(
 ) -> Tensor:
     """The outputs of ``model`` (rows, k), in the order of the rows; a :class:`PipelineError` if one is not finite.
 
-    Batches hold inputs of like length. Of a siamese split each different sentence is encoded once, padded to sentences
+    Batches hold inputs of like length. Each distinct sentence of a siamese split is encoded once, padded to sentences
     of its length, not to its pair. Each process takes its share of the batches; all get the whole result.
 
     Args:
         splits: the same rows in different words, such as both orders of pairs; their outputs are averaged.
-        extend: may add to a batch what is known of its inputs (:class:`PrefixCache`).
+        extend: may add cached outputs to a batch (:class:`PrefixCache`).
     """
     if model.training:  # it goes through all modules, which takes as long as half a short text
         model.eval()

@@ -1,4 +1,4 @@
-"""Several processes that train one run together: what they agree on, and what only the first of them does."""
+"""Several processes that train one run together: decisions that they share, and work that only the first does."""
 
 import atexit
 import os
@@ -61,7 +61,7 @@ def same_in_all_processes(accelerator: Accelerator, value: object) -> bool:
     if accelerator.num_processes == 1:
         return True
     values = gather_object([value])
-    return all(each == value for each in values)
+    return all(other == value for other in values)
 
 
 def process_group() -> PartialState:

@@ -1,8 +1,8 @@
 """FSDP: each process holds a share of the weights, of their gradients and of Adam's moments (Zhao et al. 2023).
 
 What trains is a sharded copy of the model. The model itself stays whole: it is evaluated, kept and saved as without
-FSDP, and gets the copy's weights where it needs them. Of the four times the weights that training needs, each process
-holds the weights and its share of the four.
+FSDP, and gets the copy's weights where it needs them. Training needs memory for four times the weights (weights,
+gradients and two moments): each process holds the whole weights once, and its share of the four.
 """
 
 import copy
@@ -72,7 +72,7 @@ def check_sharding(title: str, recipe: Recipe, reads_weights: Collection[str] = 
 
 
 def copy_to_shard(model: nn.Module, accelerator: Accelerator) -> nn.Module:
-    """What is to train: the model itself, or under FSDP a copy of it, which Accelerate will shard."""
+    """The model to train: the model itself, or under FSDP a copy, which Accelerate will shard."""
     if not is_sharded():
         return model
     copied = copy.deepcopy(model.to(accelerator.device))
@@ -83,7 +83,7 @@ def copy_to_shard(model: nn.Module, accelerator: Accelerator) -> nn.Module:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor, of which every process has to ask at the same time; another one as it is."""
+    """The whole of a sharded tensor, which all processes must ask for together; any other tensor as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -29,9 +29,9 @@ Weighting = Callable[[Tensor], Tensor]
 class Surgery:
     """Combines the gradients of the tasks of a step otherwise than by adding them up.
 
-    It acts on parameters that at least two tasks share. What one task alone trains, such as its head, keeps that task's
-    gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop seeds for
-    each step.
+    It acts on parameters that at least two tasks share. A parameter that one task alone trains, such as its head, keeps
+    that task's gradient. The N gradients are all held at once. Random orders come from torch's generator, which the
+    loop seeds for each step.
     """
 
     def __init__(self, weighting: Weighting, parameters: Iterable[nn.Parameter]) -> None:
@@ -49,7 +49,7 @@ class Surgery:
         """Set the parameters' gradient to the combination of all that were taken."""
         taken, self._taken = self._taken, []
         by_parameter = list(zip(*taken, strict=True))
-        is_shared = [sum(gradient is not None for gradient in each) > 1 for each in by_parameter]
+        is_shared = [sum(gradient is not None for gradient in gradients) > 1 for gradients in by_parameter]
         products = inner_products([list(compress(gradients, is_shared)) for gradients in taken])
         # Gradients that are not finite stay so: the loop reports them, or under fp16 the scaler skips the step.
         weights = (self._weighting(products) if products.isfinite().all() else torch.ones(len(taken))).tolist()
@@ -63,7 +63,7 @@ def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
     A gradient whose squared norm is zero, also by underflow, is zero against all.
     """
     count = len(gradients)
-    device = next((part.device for each in gradients for part in each if part is not None), torch.device("cpu"))
+    device = next((part.device for parts in gradients for part in parts if part is not None), torch.device("cpu"))
     exact = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack
     products = torch.zeros(count, count, dtype=exact, device=device)
     for i in range(count):

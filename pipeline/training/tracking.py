@@ -1,4 +1,4 @@
-"""What follows a run beside this project's own pages: TensorBoard, MLflow or Weights & Biases, through accelerate."""
+"""Log a run to TensorBoard, MLflow or Weights & Biases, through accelerate."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -45,15 +45,15 @@ def tracking(
     with _mlflow_in(reports / "mlruns") if tracker == "mlflow" else nullcontext():
         try:
             accelerator.init_trackers("" if tracker == "tensorboard" else PROJECT, values, keywords)
-        except Exception as error:  # each tracker has errors of its own
+        except Exception as error:  # trackers raise errors of many types
             reason = shortened(str(error).strip() or type(error).__name__, most=300)
             raise PipelineError(f"--track {tracker}: cannot be started: {reason}") from error
         try:
             yield
         finally:
             # Not accelerator.end_training(), which would also leave the group of processes.
-            for each in accelerator.trackers:
-                each.finish()
+            for running in accelerator.trackers:
+                running.finish()
             accelerator.trackers = []
 
 

@@ -1,4 +1,4 @@
-"""An adapter: fresh, warm-started from a source's, or through several tasks in turn."""
+"""An adapter: new, warm-started from another task's, or trained on several tasks in turn."""
 
 from __future__ import annotations
 

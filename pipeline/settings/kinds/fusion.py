@@ -1,4 +1,4 @@
-"""Fusion of the adapters of a target's sources, and of the target where its form takes that."""
+"""Fusion of the sources' adapters, and of the target's adapter if the form takes it."""
 
 from __future__ import annotations
 

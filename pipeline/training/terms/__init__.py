@@ -1,4 +1,4 @@
-"""The terms of the loss beside the objective, each in a file of its own and by the recipe key of its weight."""
+"""The terms of the loss beside the objective: a file each, by the recipe key of its weight."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def terms_of(run: Regularised) -> Terms:
 
 
 def extra_passes(recipe: Recipe) -> int:
-    """What the recipe's terms add to the cost of a training row, in forward passes."""
+    """Cost of the recipe's terms for a training row, in forward passes."""
     weights = recipe.flat()
     return sum(term.passes for key, term in OF_OUTPUTS.items() if weights[key])
 
@@ -47,7 +47,7 @@ def extra_passes(recipe: Recipe) -> int:
 def loss_with(
     forward: Forward, objective: Objective, terms: Sequence[Term] = ()
 ) -> Callable[[nn.Module, Piece], Tensor]:
-    """The loss that :func:`pipeline.training.fit.fit` takes; without terms it is the objective's alone."""
+    """The loss that :func:`pipeline.training.fit.fit` takes; without terms, the objective."""
 
     def loss(model: nn.Module, piece: Piece) -> Tensor:
         outputs = forward(model, piece)

@@ -1,9 +1,9 @@
 """L2-SP: pretrained weights are pulled to their start instead of to zero (Li, Grandvalet & Davoine 2018, equation 4).
 
 The term is ``alpha / 2 ||w_S - w_S^0||^2 + beta / 2 ||w_new||^2``: w_S are the pretrained weights that train, w_S^0
-their values at the start of training, and w_new what is new, such as heads and adapters. It takes the place of weight
-decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part; a task's own copies
-of LayerNorms are pretrained weights. New weights that decay leaves alone, such as a fusion's gates and its value
+their values at the start of training, and w_new the new weights, such as heads and adapters. It takes the place of
+weight decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part; a task's own
+copies of LayerNorms are pretrained weights. New weights that decay leaves alone, such as a fusion's gates and its value
 matrices, which start as the identity, are left alone here.
 """
 
@@ -20,14 +20,16 @@ BETA = 0.01
 class L2SP:
     """The penalty, added once a step.
 
-    Made before a checkpoint is loaded, the penalty of a resumed run has the start of the first one.
+    It is made before a checkpoint is loaded, so a resumed run has the start of the first one.
     """
 
     def __init__(self, run: Regularised, beta: float = BETA) -> None:
         self._model, self._alpha, self._beta = run.model, run.recipe.l2_sp, beta
         self._spared = frozenset(run.without_decay)
-        own = {name: weight for name, weight in trainable(run.model).items() if is_pretrained(name, run.pretrained)}
-        self._start = {name: weight.detach().clone() for name, weight in own.items()}
+        pretrained = {
+            name: weight for name, weight in trainable(run.model).items() if is_pretrained(name, run.pretrained)
+        }
+        self._start = {name: weight.detach().clone() for name, weight in pretrained.items()}
 
     def __call__(self) -> Tensor:
         weights = trainable(self._model)

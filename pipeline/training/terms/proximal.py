@@ -74,7 +74,7 @@ class Proximal:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; each module then has its own mode again."""
+    """Evaluation mode within the block; afterwards every module is in its mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

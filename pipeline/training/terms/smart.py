@@ -1,20 +1,20 @@
 """SMART: a prediction should not change when the embedded tokens change a little (Jiang et al. 2020).
 
-The term is ``lambda R`` with ``R = l(f(e + delta), f(e))``: e is what the embedding layer puts out after its LayerNorm
+The term is ``lambda R`` with ``R = l(f(e + delta), f(e))``: e is the output of the embedding layer after its LayerNorm
 (fed in as ``inputs_embeds``, it would get positions and LayerNorm twice), l a divergence, and delta comes from one
 step of ascent: ``delta_0 = 1e-5 N(0, 1)``, ``g`` the gradient of ``l(f(e + delta_0), f(e))`` with f(e) held fixed. R is
 a mean over rows; g is that of each row's own l, as in the authors' code, which sums there.
 
-- ``reference`` is what the authors' code computes: ``delta = (delta_0 + 1e-3 g) / (|.|_inf + 1e-6)``, the norm taken
+- ``reference`` is the authors' code: ``delta = (delta_0 + 1e-3 g) / (|.|_inf + 1e-6)``, the norm taken
   over each token. Its last number only guards a division: delta has a largest entry of about 1, whatever the noise
   was. As g is tiny beside delta_0, that is mostly random noise: the curve's column ``smart_cosine``, the cosine between
   delta_0 and delta, says how much.
 - ``gradient`` drops the noise from the result: ``delta = g / |g|_inf``. With a radius of 1e-5 it is the paper's
   projection onto so small a ball, and R about ten orders of magnitude smaller.
 
-Both are scaled by ``radius``. Of two encoders both are perturbed, each by the gradient at its own embeddings. The model
-stays in the mode it trains in, as in the authors' code: the passes draw dropout masks of their own, so R also asks for
-predictions that dropout does not change.
+Both are scaled by ``radius``. If there are two encoders, both are perturbed, by the gradients at their embeddings. The
+model stays in training mode, as in the authors' code: the passes draw new dropout masks, so R also asks for predictions
+that dropout does not change.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,8 +52,8 @@ class Smoothness:
         run, divergence = self._run, self._run.divergence(piece.task)
         embeddings = [encoder.get_submodule("embeddings") for encoder in run.encoders(piece.task)]
         with ExitStack() as hooks:
-            noise = [hooks.enter_context(perturbed(each, _noise)) for each in embeddings]
-            # The sum over the rows, so that a row's direction is its own, however many stand beside it.
+            noise = [hooks.enter_context(perturbed(layer, _noise)) for layer in embeddings]
+            # The sum over the rows: a row's direction does not depend on the others.
             ascent = len(piece) * divergence(run.forward(model, piece), outputs.detach())
         starts = [added for (added,) in noise]
         deltas = [
@@ -66,8 +66,8 @@ class Smoothness:
         # It stays on the device: a GPU's host would wait for it.
         self._cosines = self._cosines.to(mean.device) + torch.stack([mean, torch.ones_like(mean)])
         with ExitStack() as hooks:
-            for each, delta in zip(embeddings, deltas, strict=True):
-                hooks.enter_context(_shifted(each, delta))
+            for layer, delta in zip(embeddings, deltas, strict=True):
+                hooks.enter_context(_shifted(layer, delta))
             return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
