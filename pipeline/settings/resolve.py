@@ -136,7 +136,7 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
         "smart_direction": recipe.smart.weight > 0,
         "smart_radius": recipe.smart.weight > 0,
-        "hidden_dropout": recipe.trainable != "head",  # what is frozen runs without
+        "hidden_dropout": not _is_frozen(recipe),  # what is frozen runs without
     }
 
 
@@ -212,7 +212,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     usual = recipe.learning_rate or LEARNING_RATES.get(recipe.trainable, recipe.form.learning_rate_default)
     head = (recipe.head_learning_rate or usual) if has_weights else usual
     backbone = recipe.pretrained.learning_rate or usual
-    modules = {"full": backbone, "head": head}.get(recipe.trainable, usual)
+    modules = head if _is_frozen(recipe) else {"full": backbone}.get(recipe.trainable, usual)
     if not has_weights:
         head = modules
     embeddings = recipe.pretrained.embedding_learning_rate

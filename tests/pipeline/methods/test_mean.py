@@ -44,6 +44,13 @@ def test_a_mean_is_a_gated_fusion_whose_gates_are_one_over_n_and_do_not_train(
     assert trainable(mean) == 0 < trainable(gated)
 
 
+def test_settings_of_what_does_not_train_have_no_effect() -> None:
+    def resolved(**settings: Any) -> Recipe:
+        return resolve(Recipe(trainable="fusion", fusion="mean", head="linear", **settings), STS, "fp32")  # type: ignore[arg-type]
+
+    assert resolved(hidden_dropout=0.3, head_learning_rate=0.5) == resolved(learning_rate=0.5) != resolved()
+
+
 def test_below_a_cosine_nothing_trains_and_the_mean_is_scored_as_it_is() -> None:
     def resolved(**settings: Any) -> Recipe:
         recipe = Recipe(trainable="fusion", fusion="mean", head="cosine", **settings)  # type: ignore[arg-type]
