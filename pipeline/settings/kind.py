@@ -37,6 +37,10 @@ class Kind:
     or adapters, to fuse them."""
     artifact: ClassVar[Literal["adapter", "fusion"] | None] = None
     """What its runs put into the store; None: they are no artifacts."""
+    base: ClassVar[str | None] = None
+    """The kind whose finished runs all its rows start from."""
+    joining: ClassVar[str] = ""
+    """What all its rows do with several tasks, in words; empty: a row may need only one."""
     is_by_source: ClassVar[bool] = False
     """A row has a run for each source of a target."""
     is_joint: ClassVar[bool] = False
@@ -63,11 +67,11 @@ class Kind:
 
     def built_on(self, row: Row) -> str | None:
         """The kind whose finished runs a row's runs start from."""
-        return None
+        return self.base
 
     def joins(self, row: Row) -> str:
         """What a row does with several tasks, in words; empty: it needs only one."""
-        return ""
+        return self.joining
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
         """The raw recipe of a row, with the settings that the kind always or never has."""

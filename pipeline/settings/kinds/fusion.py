@@ -15,16 +15,12 @@ class Fusion(Kind):
     trains = ("fusion",)
     title = "fusion"
     keys = frozenset({"own", "variant_of"})
+    base = "adapter"
+    joining = "fusion"
     takes = "fusion"
     artifact = "fusion"
     combines = True
     builds_on_target = True
-
-    def built_on(self, row: Row) -> str | None:
-        return "adapter"
-
-    def joins(self, row: Row) -> str:
-        return "fusion"
 
     def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
         if row.variant_of:

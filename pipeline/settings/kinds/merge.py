@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 class Merge(Kind):
     trains = ("adapter",)
     title = "merged adapters"
+    base = "adapter"
+    joining = "merging"
     takes = "adapter"
     artifact = "adapter"
     combines = True
     builds_on_target = True
     builds_on_fresh = True
-
-    def built_on(self, row: Row) -> str | None:
-        return "adapter"
-
-    def joins(self, row: Row) -> str:
-        return "merging"
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
         if table(values.get("merge")).get("rule", "none") == "none":

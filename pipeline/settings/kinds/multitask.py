@@ -15,10 +15,8 @@ class Multitask(Kind):
     title = "multitask"
     keys = frozenset({"after"})
     takes = "weights"
+    joining = "joint training"
     is_joint = True
 
     def built_on(self, row: Row) -> str | None:
         return "full" if row.after else None
-
-    def joins(self, row: Row) -> str:
-        return "joint training"
