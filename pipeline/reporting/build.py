@@ -18,12 +18,7 @@ from pipeline.reporting.low_resource import low_resource_sentences, low_resource
 from pipeline.reporting.main_table import cost_sentences, main_sentences, main_table, main_verdict
 from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
 from pipeline.reporting.opponents import opponents_sentences, opponents_table
-from pipeline.reporting.published import published_epochs_table, published_tables
-from pipeline.reporting.published_settings import (
-    published_data_table,
-    published_differences_table,
-    published_unstated_table,
-)
+from pipeline.reporting.published import published_tables
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.reporting.settings import settings_table
@@ -41,10 +36,6 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     forgetting_table,
     cross_task_table,
     published_tables,
-    published_epochs_table,
-    published_differences_table,
-    published_unstated_table,
-    published_data_table,
     settings_table,
     epoch_table,
 )

@@ -65,11 +65,11 @@ class PublishedCurve(BaseModel):
 
 
 class Published(BaseModel):
-    """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
+    """Tables of a report, from ``reporting/published/values.csv``, to print beside the study's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    report: str = Field(description="the report's name in published.csv")
+    report: str = Field(description="the report's name in values.csv")
     table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         description="a table of the report, or several"
     )

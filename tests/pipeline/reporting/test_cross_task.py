@@ -94,7 +94,7 @@ def test_beside_published_numbers_a_model_has_its_score_on_each_task(
     made = make(tmp_path, methods=["full"], targets=["sst", "sts"], rows=rows, published=published, cross_task=True)
     record = across(made, made.add("full", "sst", 1, 0.7), "sts", 3.0)
     scores = [record.scores[task].dev for task in ("sst", "sts")]
-    (beside,) = published_tables(StudyRuns(made.result, made.ledger))
+    beside, *_ = published_tables(StudyRuns(made.result, made.ledger))
     (row,) = (row for row in beside.rows if row[0].text == name)
     ours = [row[beside.columns.index(f"{column}, ours")].sort for column in shown]
     assert ours == pytest.approx([*scores, sum(scores) / 2])

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.data.tasks import built_in_tasks
 from pipeline.records.studies import Entry
-from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
-from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
+from pipeline.reporting.published.settings import UNSTATED, all_settings, differences, in_effect, settings_of
+from pipeline.reporting.published.values import absent_rows, published_epochs, statistic_of, tables
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve

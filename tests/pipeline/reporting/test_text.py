@@ -23,7 +23,8 @@ def test_a_paragraph_that_names_an_empty_value_is_left_out() -> None:
 
 
 def test_every_table_and_figure_has_a_title_and_what_is_said_below_it() -> None:
-    assert len(TEXTS["tables"]) == len(TABLES)
+    published = [name for name in TEXTS["tables"] if name.startswith("published")]
+    assert len(TEXTS["tables"]) - len(published) == len(TABLES) - 1  # one hook makes those
     assert len(TEXTS["figures"]) == len(FIGURES)
     for parts in (*TEXTS["tables"].values(), *TEXTS["figures"].values()):
         assert parts["title"]

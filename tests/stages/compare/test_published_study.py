@@ -12,7 +12,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
 from pipeline.reporting.cost import stored
-from pipeline.reporting.published import published_values
+from pipeline.reporting.published.values import published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study

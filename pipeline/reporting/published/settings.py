@@ -1,6 +1,5 @@
-"""The settings of published rows, and what of ours is not the same: computed from the recipes of the runs."""
+"""How published rows were trained, and which of their settings ours lack: computed from the recipes of the runs."""
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -8,22 +7,23 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pipeline.data.tasks.extra import Extra, parse_extra
-from pipeline.reporting.published import FILE, SETTINGS, lines_of, published_values, tasks_of
+from pipeline.reporting.published.tables import lines_of, tasks_of
+from pipeline.reporting.published.values import REPORTS, pairs, published_values, read
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, count
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
+from pipeline.settings.sections import Published
 from pipeline.system.backbone_name import backbone_text
-
-SETTINGS_FILE = FILE.with_name("published_settings.csv")
 
 UNSTATED = "?"
 """The report does not say."""
 
 
 class Setting(NamedTuple):
-    """A setting of published rows. A later line of the file overrides an earlier one that holds for the same row."""
+    """A setting of published rows. A later one of the file overrides an earlier one that holds for the same row."""
 
     report: str
     table: str
@@ -34,27 +34,27 @@ class Setting(NamedTuple):
     """Empty: all tasks."""
     key: str
     """A flat key of a recipe, ``method``, or ``optimizer``."""
-    value: str
-    """As JSON, or a word; ``?`` where the report does not say."""
-
-    def holds(self, report: str, table: str, row: str, task: str) -> bool:
-        return self.report == report and all(
-            own in ("", asked) for own, asked in ((self.table, table), (self.row, row), (self.task, task))
-        )
+    value: Any
+    """``?`` where the report does not say."""
 
 
 @cache
 def all_settings() -> tuple[Setting, ...]:
-    with SETTINGS_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(Setting(*line) for line in list(csv.reader(file))[1:])
+    """The settings of ``settings.csv``, whose last column holds ``key=value`` or, for one task, ``task.key=value``."""
+    return tuple(
+        Setting(report, table, row, *name.rpartition(".")[::2], _parsed(value))
+        for report, table, row, settings in read("settings.csv")
+        for name, value in pairs(settings)
+    )
 
 
 def settings_of(report: str, table: str, row: str, task: str) -> dict[str, Any]:
     """What a report says of one of its rows on one of our tasks, by key."""
+    asked = (report, table, row, task)
     return {
-        setting.key: setting.value if setting.value == UNSTATED else _parsed(setting.value)
+        setting.key: setting.value
         for setting in all_settings()
-        if setting.holds(report, table, row, task)
+        if all(own in ("", wanted) for own, wanted in zip(setting, asked, strict=False))
     }
 
 
@@ -86,13 +86,11 @@ def differences(theirs: Mapping[str, Any], recipe: Recipe, method: Method) -> di
 
     A setting without effect on our recipe, whose part is at its default there, still differs: the report had it.
     """
-    ours = _ours(recipe, method)
-    if method == "ensemble":  # it trains nothing itself
-        theirs = {key: value for key, value in theirs.items() if key == "method"}
+    ours, trains = _ours(recipe, method), not KINDS[method].is_ensemble
     return {
         key: (_text(value), _text(ours[key]))
         for key, value in theirs.items()
-        if value != UNSTATED and not _same(value, ours[key])
+        if value != UNSTATED and (trains or key == "method") and not _same(value, ours[key])
     }
 
 
@@ -121,50 +119,42 @@ class Trained(NamedTuple):
     runs: tuple[str, ...]
 
 
-def _trained(runs: StudyRuns) -> Iterator[Trained]:
+def _trained(runs: StudyRuns, source: Published) -> Iterator[Trained]:
     """Each published row that a row of the study stands for, on each task."""
-    source = runs.study.published
-    if source is None:
-        return
-    of_table: dict[str, set[str]] = {}
-    for value in published_values(source):
-        of_table.setdefault(value.table, set()).add(source.tasks.get(value.metric, ""))
-    for table, name in dict.fromkeys((value.table, value.row) for value in published_values(source)):
+    values = published_values(source)
+    measured = {(value.table, source.tasks.get(value.metric, "")) for value in values}
+    for table, name in dict.fromkeys((value.table, value.row) for value in values):
+        tasks = [task for task in tasks_of(runs, source) if (table, task) in measured]
         for line, trained in lines_of(runs, name):
-            for task in [trained] if trained else [task for task in tasks_of(runs, source) if task in of_table[table]]:
+            for task in [trained] if trained else tasks:
                 if group := runs.cell(line, task):
                     theirs, method = settings_of(source.report, table, name, task), runs.study.row(line.row).method
-                    recipe = runs.recipe_of(group[0])
-                    yield Trained(table, name, task, theirs, recipe, method, runs_of(group))
+                    yield Trained(table, name, task, theirs, runs.recipe_of(group[0]), method, runs_of(group))
 
 
-def published_differences_table(runs: StudyRuns) -> Table | None:
-    """A line a published row and setting that is not ours; None where there is none, or no published table."""
+def differences_table(runs: StudyRuns, source: Published) -> Table | None:
+    """A line a published row and setting that is not ours; None where there is none."""
     differing: dict[tuple[str, str, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for row in _trained(runs):
+    for row in _trained(runs, source):
         for key, (their, our) in differences(row.theirs, row.recipe, row.method).items():
             tasks, used = differing.setdefault((row.table, row.name, key, their, our), ({}, {}))
             tasks[row.task] = None
             used.update(dict.fromkeys(row.runs))
-    if runs.study.published is None or not differing:
-        return None
     rows = [
         (*map(Cell, (table, name, key.replace("_", " "), ", ".join(tasks), their)), Cell(our, our, tuple(used)))
         for (table, name, key, their, our), (tasks, used) in differing.items()
     ]
-    columns = ("table", "method", "setting", "tasks", runs.study.published.report, "ours")
-    return Table.named("published-differences", columns, rows)
+    columns = ("table", "method", "setting", "tasks", source.report, "ours")
+    return Table.named("published-differences", columns, rows) if rows else None
 
 
-def published_unstated_table(runs: StudyRuns) -> Table | None:
+def unstated_table(runs: StudyRuns, source: Published) -> Table | None:
     """A line a setting that the report does not give for some row, and what it is in ours; None without any."""
     unstated: dict[str, dict[str, dict[str, None]]] = {}
-    for row in _trained(runs):
-        if row.method == "ensemble":  # it trains nothing itself
-            continue
-        ours = _ours(row.recipe, row.method)
+    for row in _trained(runs, source):
+        ours, trains = _ours(row.recipe, row.method), not KINDS[row.method].is_ensemble
         for key, value in row.theirs.items():
-            if value == UNSTATED:
+            if trains and value == UNSTATED:
                 unstated.setdefault(key, {}).setdefault(_text(ours[key]), {})[row.task] = None
     rows = [
         tuple(map(Cell, (key.replace("_", " "), ", ".join(tasks), our)))
@@ -174,24 +164,19 @@ def published_unstated_table(runs: StudyRuns) -> Table | None:
     return Table.named("published-unstated", ("setting", "tasks", "ours"), rows) if rows else None
 
 
-def published_data_table(runs: StudyRuns) -> Table | None:
-    """The published data and backbone beside ours; None where the study names no published table."""
-    source = runs.study.published
-    if source is None:
-        return None
-    setting = SETTINGS[source.report]
+def setting_table(runs: StudyRuns, source: Published) -> Table:
+    """The published data and backbone beside ours."""
+    report = REPORTS[source.report]
     rows = [
-        ("backbone", setting["backbone"], backbone_text(runs.result.backbone)),
-        ("seeds", setting["seeds"], str(len(runs.study.seeds))),
+        ("backbone", report["backbone"], backbone_text(runs.result.backbone)),
+        ("seeds", report["seeds"], str(len(runs.study.seeds))),
     ]
     for task in tasks_of(runs, source):
         own = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
-        theirs = setting["rows"].get(task, (None, None))
-        for part, known, ours in (
-            ("training", theirs[0], {size for scored in own if (size := runs.train_rows(scored))}),
-            ("scored", theirs[1], {scored.score.scored_rows for scored in own}),
+        train, known = report["rows"].get(task, (None, None))
+        for part, theirs, ours in (
+            ("training", train, {size for scored in own if (size := runs.train_rows(scored))}),
+            ("scored", known, {scored.score.scored_rows for scored in own}),
         ):
-            shown = " / ".join(map(count, sorted(ours))) or MISSING
-            rows.append((f"{task}, {part} rows", count(known), shown))
-    columns = ("setting", source.report, "ours")
-    return Table.named("published-setting", columns, (tuple(map(Cell, row)) for row in rows))
+            rows.append((f"{task}, {part} rows", count(theirs), " / ".join(map(count, sorted(ours))) or MISSING))
+    return Table.named("published-setting", ("setting", source.report, "ours"), (tuple(map(Cell, row)) for row in rows))
