@@ -36,6 +36,8 @@ class Measure:
     """(..., B) from predictions (..., B) and labels (B,): numbers whose mean is the score and varies between samples of
     rows as the score does, to first order (its influence function; Hampel 1974)."""
     worst: float = 0.0  # the lowest score there is; the highest is 1
+    is_correlation: bool = False
+    """Its interval is that of Fisher's z; otherwise t's, of what each row adds."""
 
     def normalised(self, value: float) -> float:
         """The score brought to 0..1, which is (r + 1) / 2 for a correlation."""
@@ -87,6 +89,17 @@ def _matthews_of(sums: np.ndarray) -> np.ndarray:
     return np.where(variances == 0, 0, covariance / np.sqrt(np.where(variances == 0, 1, variances)))
 
 
+def _kappa_of(sums: np.ndarray) -> np.ndarray:
+    """Cohen's kappa (1960), agreement beyond chance, from sums (3C, ...) of class counts.
+
+    ``(c n - sum_k p_k t_k) / (n^2 - sum_k p_k t_k)`` with the numbers of :func:`_matthews_of`; 0 where it is undefined.
+    """
+    right, predicted, true = np.split(sums, 3)
+    rows, chance = true.sum(axis=0), (predicted * true).sum(axis=0)
+    most = rows**2 - chance
+    return np.where(most == 0, 0, (right.sum(axis=0) * rows - chance) / np.where(most == 0, 1, most))
+
+
 def _jackknifed(
     score_of: Callable[[np.ndarray], np.ndarray], predictions: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
@@ -98,12 +111,15 @@ def _jackknifed(
     return whole + lost - lost.mean(axis=-1, keepdims=True)
 
 
-def _of_counts(score_of: Callable[[np.ndarray], np.ndarray], worst: float = 0.0) -> Measure:
+def _of_counts(
+    score_of: Callable[[np.ndarray], np.ndarray], worst: float = 0.0, is_correlation: bool = False
+) -> Measure:
     """The measure that is a function of class counts."""
     return Measure(
         lambda predictions, labels: float(score_of(_class_counts(predictions, labels).sum(axis=-1))),
         partial(_jackknifed, score_of),
         worst,
+        is_correlation,
     )
 
 
@@ -165,9 +181,10 @@ METRICS: Mapping[Metric, Measure] = {
     "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels).astype(float)),
     "balanced-accuracy": _of_counts(_balanced_accuracy_of),
     "macro-f1": _of_counts(_macro_f1_of),
-    "matthews": _of_counts(_matthews_of, worst=-1.0),
-    "pearson": Measure(pearson, _pearson_rows, worst=-1.0),
-    "spearman": Measure(spearman, _spearman_rows, worst=-1.0),
+    "matthews": _of_counts(_matthews_of, worst=-1.0, is_correlation=True),
+    "kappa": _of_counts(_kappa_of, worst=-1.0),
+    "pearson": Measure(pearson, _pearson_rows, worst=-1.0, is_correlation=True),
+    "spearman": Measure(spearman, _spearman_rows, worst=-1.0, is_correlation=True),
 }
 
 

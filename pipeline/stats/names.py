@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 Kind = Literal["classes", "score"]
-ClassMetric = Literal["accuracy", "balanced-accuracy", "macro-f1", "matthews"]
+ClassMetric = Literal["accuracy", "balanced-accuracy", "macro-f1", "matthews", "kappa"]
 ScoreMetric = Literal["pearson", "spearman"]
 Metric = Literal[ClassMetric, ScoreMetric]
 

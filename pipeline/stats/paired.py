@@ -186,7 +186,7 @@ def score_interval(
     """
     measure = METRICS[metric]
     rows = measure.rows(np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64))
-    value, is_correlation = measure.score(predictions, labels), measure.worst < 0
+    value, is_correlation = measure.score(predictions, labels), measure.is_correlation
     if metric == "accuracy":
         return _wilson(value, _independent(rows, groups))
     if rows.std() < _EQUAL or (is_correlation and 1 - abs(value) < _EQUAL):

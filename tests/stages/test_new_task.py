@@ -267,7 +267,7 @@ def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:
         '    "bill",  # 10 rows\n'
         '    "bug",  # 30 rows\n'
         "]\n"
-        'metric = "macro-f1"  # or accuracy, balanced-accuracy, matthews (unbalanced classes)\n'
+        'metric = "macro-f1"  # or accuracy, balanced-accuracy, matthews, kappa (unbalanced classes)\n'
         "max_length = 128  # tokens; longer texts are cut: tasks check counts them\n"
     )
 

@@ -91,7 +91,7 @@ def test_both_overall_scores_agree_where_nothing_is_a_correlation() -> None:
     assert overall({"sts": -1.0}, METRICS) == (-1.0, 0.0)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "macro-f1", "matthews"])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "macro-f1", "matthews", "kappa"])
 def test_no_threshold_scores_better_than_the_best(metric: Any) -> None:
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 2, 60)

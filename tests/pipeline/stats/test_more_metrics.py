@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, matthews_corrcoef
 
 from pipeline.data.tasks import Task
 from pipeline.stats.metrics import METRICS, score
@@ -11,7 +11,7 @@ from pipeline.stats.names import METRICS_OF, Metric
 from pipeline.stats.paired import paired_difference
 from pipeline.system.errors import PipelineError
 
-ADDED: list[Metric] = ["balanced-accuracy", "macro-f1", "matthews", "spearman"]
+ADDED: list[Metric] = ["balanced-accuracy", "macro-f1", "matthews", "kappa", "spearman"]
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
@@ -23,6 +23,7 @@ def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
     predictions = np.where(generator.random(40) < 0.6, labels, drawn)
     assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
     assert score("matthews", predictions, labels) == pytest.approx(matthews_corrcoef(labels, predictions))
+    assert score("kappa", predictions, labels) == pytest.approx(cohen_kappa_score(labels, predictions))
     assert score("balanced-accuracy", predictions, labels) == pytest.approx(
         balanced_accuracy_score(labels, predictions)
     )
@@ -33,7 +34,7 @@ def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
 def test_a_system_with_one_answer_is_scored_as_sklearn_does(predicted: int, label: list[int]) -> None:
     labels, predictions = np.array(label), np.full(3, predicted)
     assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
-    assert score("matthews", predictions, labels) == 0
+    assert score("matthews", predictions, labels) == score("kappa", predictions, labels) == 0
     assert score("balanced-accuracy", predictions, labels) == pytest.approx(
         balanced_accuracy_score(labels, predictions)
     )

@@ -14,6 +14,7 @@ from scipy import stats
 
 from pipeline.reporting.text import comparison_text
 from pipeline.stats.metrics import METRICS, Metric, score
+from pipeline.stats.names import METRICS_OF
 from pipeline.stats.paired import (
     LEVEL,
     Comparison,
@@ -429,7 +430,7 @@ def test_several_runs_of_a_seed_count_as_one() -> None:
     assert twice == once == paired_difference("accuracy", list(ours), list(theirs), labels)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "macro-f1", "matthews", "pearson", "spearman"])
+@pytest.mark.parametrize("metric", ["accuracy", "macro-f1", "matthews", "kappa", "pearson", "spearman"])
 def test_the_interval_of_a_score_covers_the_true_one_as_often_as_it_says(metric: Metric) -> None:
     generator, rows, draws = np.random.default_rng(5), 300, 600
 
@@ -449,7 +450,7 @@ def test_the_interval_of_a_score_covers_the_true_one_as_often_as_it_says(metric:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("size", [2, 3, 20, 119])
 def test_a_perfect_score_of_few_rows_is_not_certain(metric: Metric, size: int) -> None:
-    values = np.arange(size, dtype=float) if METRICS[metric].worst < 0 and metric != "matthews" else np.arange(size) % 2
+    values = np.arange(size, dtype=float) if metric in METRICS_OF["score"] else np.arange(size) % 2
     low, high = score_interval(metric, values, values)
     assert high == 1.0
     assert low < 1 - 1 / size
