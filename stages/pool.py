@@ -1,43 +1,116 @@
-"""The fusions of several studies, tested together over the targets of all."""
+"""The leading fusions of several studies against the best rows without fusion, over the targets of all studies."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.notes import missing
-from pipeline.reporting.pooled import (
-    Pooled,
-    looks_of,
-    pool,
-    untested_kinds,
-    with_opponents,
-    with_targets,
-    with_variants,
+from pipeline.reporting.cells import judge
+from pipeline.reporting.duels import (
+    OPPONENTS,
+    Duel,
+    alternatives,
+    both_sides,
+    duels_of_leading,
+    holds_fusion,
+    leading_fusion,
+    names_of,
+    own_fusions,
 )
-from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import listed
+from pipeline.reporting.notes import missing
+from pipeline.reporting.opponents import alternative_text
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
+from pipeline.reporting.text import comparison_text, detectable_text, listed, points
+from pipeline.settings.study import Study
 from pipeline.settings.study_files import name_of_study
+from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
 from pipeline.system.errors import PipelineError
 from stages.report import result_of
+
+ByStudy = Mapping[StudyRuns, Duel]
+"""For each study the comparison of its leading fusion with one kind of rows."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a target adds to a mean: the difference there, what each side is called, and from how many trials it was
+    selected."""
+
+    difference: Difference
+    fusion: str
+    against: str
+    trials: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The leading fusion of each study against the best row of one kind, on the mean of all targets."""
+
+    kind: str
+    parts: Mapping[str, Part]
+    """By target."""
+    comparison: Comparison | None
+    """The test of the mean; None where the targets do not have several seeds in common."""
+    close: tuple[str, ...] = ()
+    """The choices between nearly equal rows on which the verdict depends, in words."""
+
+    @property
+    def difference(self) -> float:
+        value = mean_of(part.difference.value for part in self.parts.values())
+        assert value is not None
+        return value
+
+    @property
+    def lines(self) -> list[str]:
+        """The test of the mean, the difference on each target with what represents the kind there, close choices."""
+        untested = f"{points(self.difference)} points against {self.kind}, not tested: too few seeds are on all targets"
+        test = self.comparison
+        mean = untested if test is None else f"{comparison_text(test, self.kind)}. {detectable_text([test])}".strip()
+        each = (f"{target} {points(part.difference.value)} ({part.against})" for target, part in self.parts.items())
+        close = (f"  This verdict depends on a close choice. {choice}" for choice in self.close)
+        return [mean, f"  {'; '.join(each)}", *close]
+
+    def summary(self) -> dict[str, Any]:
+        test = self.comparison
+        return {
+            "difference": self.difference,
+            "interval": None if test is None else [*test.interval],
+            "p_value": None if test is None else test.p_value,
+            "verdict": None if test is None else test.verdict,
+            "detectable": None if test is None else test.detectable,
+            "close": [*self.close],
+            "targets": {
+                target: {
+                    "difference": part.difference.value,
+                    "fusion": part.fusion,
+                    "against": part.against,
+                    "trials": [*part.trials],
+                }
+                for target, part in self.parts.items()
+            },
+        }
 
 
 @dataclass(frozen=True)
 class Pool:
     """What several studies found together."""
 
-    studies: tuple[str, ...]
-    seeds: tuple[tuple[int, ...], ...]
-    """Those of each study."""
-    looks: int
-    """How often results were looked at, for which the tests are corrected."""
-    pooled: tuple[Pooled, ...]
-    missing: tuple[str, ...]
-    """The cells without a run, each with the reason."""
-    untested: tuple[str, ...]
-    """The kinds of rows that only some of the studies have."""
+    studies: Sequence[StudyRuns]
+    pooled: Sequence[Pooled]
+
+    @property
+    def missing(self) -> list[str]:
+        """The cells without a run, each with the reason."""
+        return [f"{runs.study.name}: {cell}" for runs in self.studies for cell in missing(runs)]
+
+    @cached_property
+    def untested(self) -> list[str]:
+        """The kinds of rows that only some of the studies have."""
+        return untested_kinds(self.studies)
 
     @property
     def lines(self) -> list[str]:
@@ -45,17 +118,17 @@ class Pool:
         fusions = dict.fromkeys(part.fusion for part in targets.values())
         where = f"the mean of {len(targets)} targets" if len(targets) > 1 else next(iter(targets))
         seeds = " (one seed)" if any(each.comparison and each.comparison.seeds == 1 for each in self.pooled) else ""
-        heading = f"{'; '.join(fusions)} of {listed(self.studies)}, on {where}{seeds}:"
+        heading = f"{'; '.join(fusions)} of {listed([runs.study.name for runs in self.studies])}, on {where}{seeds}:"
         return [heading, *(line for pooled in self.pooled for line in pooled.lines)]
 
     def summary(self) -> dict[str, Any]:
         return {
-            "studies": [*self.studies],
-            "seeds": [[*seeds] for seeds in self.seeds],
-            "looks": self.looks,
+            "studies": [runs.study.name for runs in self.studies],
+            "seeds": [[*runs.study.seeds] for runs in self.studies],
+            "looks": looks_of(self.studies),
             "against": {pooled.kind: pooled.summary() for pooled in self.pooled},
-            "missing": [*self.missing],
-            "untested": [*self.untested],
+            "missing": self.missing,
+            "untested": self.untested,
         }
 
 
@@ -75,8 +148,8 @@ def pool_studies(
         opponents: studies whose rows without fusion join those of ``studies`` on the targets that both have.
 
     Raises:
-        PipelineError: as :func:`pipeline.reporting.pooled.pool`, a study is named twice or was never compared here, no
-            study has a target or a variant, or runs are gone.
+        PipelineError: as :func:`pool`, a study is named twice or was never compared here, no study has a target or a
+            variant, or runs are gone.
     """
     names = [name_of_study(study) for study in studies]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -86,14 +159,7 @@ def pool_studies(
         results = [with_opponents(result, other) for result in results]
     ledger = Ledger(reports)
     opened = [StudyRuns(with_variants(result, variants), ledger) for result in _selected(results, targets)]
-    return Pool(
-        studies=tuple(runs.study.name for runs in opened),
-        seeds=tuple(runs.study.seeds for runs in opened),
-        looks=looks_of(opened),
-        pooled=tuple(pool(opened)),
-        missing=tuple(f"{runs.study.name}: {cell}" for runs in opened for cell in missing(runs)),
-        untested=tuple(untested_kinds(opened)),
-    )
+    return Pool(opened, pool(opened))
 
 
 def _selected(results: Sequence[StudyResult], targets: Sequence[str] | None) -> list[StudyResult]:
@@ -104,3 +170,164 @@ def _selected(results: Sequence[StudyResult], targets: Sequence[str] | None) -> 
     if unknown or not targets:
         raise PipelineError(f"--targets {','.join(unknown)}: name some of {', '.join(known)}")
     return [some for result in results if (some := with_targets(result, targets)) is not None]
+
+
+def with_targets(result: StudyResult, targets: Sequence[str]) -> StudyResult | None:
+    """A study with some of its targets alone, as if it had no others; None if it has none of them."""
+    own = tuple(target for target in result.study.targets if target in targets)
+    entries = tuple(entry for entry in result.entries if entry.target in own)
+    study = result.study.model_copy(update={"targets": own})
+    return result.model_copy(update={"study": study, "entries": entries}) if own else None
+
+
+def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
+    """A study in which ``rows`` are variants of its first fusion: on each target the validation rows select among them.
+
+    Raises:
+        PipelineError: one is no other row of fusion.
+    """
+    study = result.study
+    first = _first_fusion(study)
+    others = [name for name in study.methods if study.row(name).method == "fusion" and name != first]
+    if unknown := [name for name in rows if name not in others]:
+        raise PipelineError(
+            f"--variants {unknown[0]}: study {study.name} has no such row of fusion besides its first: name some of"
+            f" {', '.join(others) or 'none'}"
+        )
+    variants = {name: study.row(name).model_copy(update={"variant_of": first}) for name in rows}
+    return result.model_copy(update={"study": study.model_copy(update={"rows": study.rows | variants})})
+
+
+def with_opponents(result: StudyResult, other: StudyResult) -> StudyResult:
+    """A study with the rows without fusion of another, where both have the target and seed and the row is new to it."""
+    study, added = result.study, other.study
+    targets = tuple(target for target in study.targets if target in added.targets)
+    names = [name for name in added.methods if name not in study.methods and not holds_fusion(added, name)]
+    rows = {name: added.row(name).model_copy(update={"targets": targets}) for name in names}
+    entries = (e for e in other.entries if e.line.row in names and e.target in targets and e.rows is None)
+    entries = (entry for entry in entries if entry.seed in study.seeds)
+    changed = study.model_copy(update={"rows": study.rows | rows, "methods": (*study.methods, *names)})
+    return result.model_copy(update={"study": changed, "entries": (*result.entries, *entries)}) if targets else result
+
+
+def looks_of(studies: Sequence[StudyRuns]) -> int:
+    """How often the results of studies were looked at: once together, and as often as each says beyond that."""
+    return 1 + sum(runs.study.looks - 1 for runs in studies)
+
+
+def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
+    """The mean over the targets of several studies, for each kind of rows that all of them have.
+
+    The row that represents a kind on a target is selected on the validation rows, within its study. The intervals hold
+    together (Bonferroni), and are corrected for :func:`looks_of` the studies.
+
+    Raises:
+        PipelineError: a target is in two studies, the first fusion of a study lacks a target, the fusions are on
+            different backbones, or the studies have no kind of rows in common that can be tested.
+    """
+    _check_targets(studies)
+    own = {runs: _of_leading(runs) for runs in studies}
+    _check_backbones(studies)
+    kinds = [kind for kind in OPPONENTS if all(kind in each for each in own.values())]
+    if not kinds:
+        raise PipelineError(
+            f"{_names(studies)}: no kind of rows without fusion can be tested in all: each study needs one on all its"
+            " targets, and a --scoring other than dev to select among several rows"
+        )
+    by_kind = {kind: {runs: each[kind] for runs, each in own.items()} for kind in kinds}
+    verdicts = judge({kind: _mean(duels) for kind, duels in by_kind.items()}, looks_of(studies))
+    close = {
+        kind: tuple(_close(by_kind[kind], verdict, len(verdicts) * looks_of(studies)))
+        for kind, verdict in verdicts.items()
+    }
+    return [Pooled(kind, _parts(duels), verdicts.get(kind), close.get(kind, ())) for kind, duels in by_kind.items()]
+
+
+def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
+    """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
+    counts = Counter(kind for runs in studies for kind in _testable(runs))
+    return [kind for kind in OPPONENTS if 0 < counts[kind] < len(studies)]
+
+
+def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
+    """:func:`_testable`, of a study whose first fusion has a run on every target: else another one would lead."""
+    study = runs.study
+    first = _first_fusion(study)
+    if first is None:
+        raise PipelineError(f"study {study.name} has no row of fusion: pool studies that have one")
+    if lacking := [target for target in study.targets if not runs.cell(first, target)]:
+        raise PipelineError(
+            f"study {study.name}: its first fusion, {study.title(first)}, has no run on {listed(lacking)}: run compare"
+            " again, or leave these targets out with --targets"
+        )
+    return _testable(runs)
+
+
+def _first_fusion(study: Study) -> str | None:
+    return next(iter(own_fusions(study)), None)
+
+
+def _testable(runs: StudyRuns) -> dict[str, Duel]:
+    """By kind, the comparisons of the leading fusion whose rows were not selected by the scores that are compared."""
+    return {duel.kind: duel for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores}
+
+
+def _check_targets(studies: Sequence[StudyRuns]) -> None:
+    study_of: dict[str, str] = {}
+    for runs in studies:
+        for target in runs.study.targets:
+            if target in study_of:
+                raise PipelineError(
+                    f"target {target} is in two studies, {study_of[target]} and {runs.study.name}: pool studies of"
+                    " different targets"
+                )
+            study_of[target] = runs.study.name
+
+
+def _check_backbones(studies: Sequence[StudyRuns]) -> None:
+    leading = ((runs, line) for runs in studies if (line := leading_fusion(runs)) is not None)
+    weights = {scored.record.backbone_weights for runs, line in leading for scored in runs.all(line)}
+    if len(weights) > 1:
+        raise PipelineError(f"{_names(studies)} have fusions on different backbones: pool studies of one backbone")
+
+
+def _names(studies: Sequence[StudyRuns]) -> str:
+    names = [runs.study.name for runs in studies]
+    return f"{'studies' if len(names) > 1 else 'study'} {listed(names)}"
+
+
+def _parts(duels: ByStudy) -> dict[str, Part]:
+    return {
+        target: Part(
+            difference, names_of(runs, duel.ours[target]), names_of(runs, duel.best[target]), duel.trials[target]
+        )
+        for runs, duel in duels.items()
+        for target, difference in duel.parts.items()
+    }
+
+
+def _mean(duels: ByStudy) -> Difference | None:
+    parts = [difference for duel in duels.values() for difference in duel.parts.values()]
+    return mean_difference(parts, _shared({runs: both_sides(runs, duel) for runs, duel in duels.items()}))
+
+
+def _shared(groups: Mapping[StudyRuns, Sequence[Sequence[Scored]]]) -> Shared:
+    """What the runs of a seed on several targets share, within a study or across studies."""
+    if shared_by([group for own in groups.values() for group in own], None) == "runs":
+        return "runs"
+    # With one seed for all sources, these move nothing from seed to seed.
+    free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
+    ledger = next((runs.ledger for runs in free), None)
+    return shared_by([group for own in free.values() for group in own], ledger.find) if ledger else "nothing"
+
+
+def _close(duels: ByStudy, verdict: Comparison, family: int) -> list[str]:
+    """The choices between nearly equal rows with which the verdict would be another, in words."""
+    texts = []
+    for runs, duel in duels.items():
+        for alternative in alternatives(runs, duel):
+            mean = _mean({**duels, runs: alternative.duel})
+            comparison = None if mean is None else mean.comparison(family)
+            if comparison and comparison.verdict != verdict.verdict:
+                texts.append(alternative_text(runs, alternative, comparison))
+    return texts

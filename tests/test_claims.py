@@ -17,9 +17,9 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.duels import duels, leading_duels
 from pipeline.reporting.main_table import main_comparisons
-from pipeline.reporting.pooled import pool, with_opponents, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import Comparison
+from stages.pool import pool, with_opponents, with_targets, with_variants
 from stages.run_archives import import_runs
 
 ROOT = Path(__file__).parents[1]

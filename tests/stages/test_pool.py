@@ -10,11 +10,11 @@ from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line, StudyResult
 from pipeline.reporting.duels import OPPONENTS, duels, duels_of_leading, leading_fusion
-from pipeline.reporting.pooled import pool, untested_kinds, with_opponents, with_targets, with_variants
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
 from pipeline.system.errors import PipelineError
+from stages.pool import pool, untested_kinds, with_opponents, with_targets, with_variants
 from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make, predictions_of
 
 TARGETS = ["sst", "mr", "rte"]
