@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
-from pipeline.serving.limits import Limits
-from stages.serve import StoreShelf
+from stages.serve.limits import Limits
+from stages.serve.serve import StoreShelf
 
 from . import child
 from .backbones import Shape, backbone_folder, worded

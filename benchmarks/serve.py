@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from pipeline import Model, load
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
+from pipeline.runs.model import Model, load
 
 from .backbones import describe, given_or_minilm, worded
 from .ours import random_adapter, source_task

@@ -1,6 +1,6 @@
 """The parts every stage is built from: tasks, data, models, training, store, ledger, reporting.
 
-In a program, ``from pipeline import load`` loads a trained model (:mod:`stages.api`).
+In a program, ``from pipeline import load`` loads a trained model (:mod:`pipeline.runs.model`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.system.version import VERSION
 
 if TYPE_CHECKING:
+    from pipeline.runs.model import Model, Predicted, load
     from pipeline.system.errors import PipelineError
-    from stages.api import Model, Predicted, load
 
 __version__ = VERSION
 __all__ = ["Model", "PipelineError", "Predicted", "load"]
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Here, not above: it loads torch, which the command line's help and a program's start do not wait for.
-    from stages import api
+    from pipeline.runs import model
 
-    return getattr(api, name)
+    return getattr(model, name)

@@ -11,7 +11,6 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.records.store import DEFAULT_STORE
-from pipeline.reporting.tables import TABLES, verdict_and_scores
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import clear_leftovers, is_staging, make_folder, new_folder, write_json
@@ -23,6 +22,7 @@ from stages.compare.compare import compare
 from stages.demo_tasks import corpus, write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
+from stages.report import summary_of
 from stages.studies import find_study
 
 TARGET = "tickets"
@@ -73,8 +73,8 @@ def demo(folder: Path, seed: int) -> int:
     _say("Stage three: the alternatives, on the same rows and seed")
     result, report = compare(study, workspace)
     print()
-    print(f"{verdict_and_scores(report)}\n\nall tables: {report / TABLES}")
-    _say(f"Done in {time.monotonic() - began:.0f} s. The page: {report / 'index.html'}")
+    print("\n".join(summary_of(report)))
+    _say(f"Done in {time.monotonic() - began:.0f} s")
     return 2 if any(entry.error for entry in result.entries) else 0
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.metric_names import EnsembleRule
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger
@@ -16,8 +18,7 @@ from pipeline.runs.saved_predictions import SavedPredictions, readable_predictio
 from pipeline.runs.scoring import prediction_table
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, first_half, join
-from pipeline.stats.metrics import Prediction, score
-from pipeline.stats.names import EnsembleRule
+from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError, few, noted, raise_all
 from pipeline.system.streams import notice
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
-from pipeline.serving.answers import Answer
-from stages.api import Model, Predicted, Text
+from pipeline.runs.model import Model, Predicted, Text
+from stages.answers import Answer
 
 SCORE = "score"
 """The label of the only number of a task of scores."""

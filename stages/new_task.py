@@ -15,12 +15,12 @@ from pipeline.data.foreign import read_foreign
 from pipeline.data.formats import format_of
 from pipeline.data.labels import FEW, counted
 from pipeline.data.load import has_rows, load_split
+from pipeline.data.metric_names import METRICS_OF, Kind
 from pipeline.data.overlap import overlapping_rows, sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
-from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
 from pipeline.system.reading import present

@@ -14,6 +14,7 @@ from pipeline.methods.gated import own_member
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
+from pipeline.runs.kept_models import best_of
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.restore import on_own_backbone, restore
@@ -25,7 +26,6 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from pipeline.training.memory import peak_memory_mb, reset_peak_memory
 from pipeline.training.process_group import process_count
-from stages.kept_models import best_of
 
 
 def prune(

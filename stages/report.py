@@ -15,7 +15,7 @@ from pipeline.reporting.build import build_report
 from pipeline.reporting.overview import write_overview
 from pipeline.reporting.page import write_page
 from pipeline.reporting.runs import AttentionMap
-from pipeline.reporting.tables import write_tables
+from pipeline.reporting.tables import TABLES, verdict_and_scores, write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study_files import name_of_study
@@ -62,6 +62,12 @@ def report(study: str, reports: Path, attention: str | None = None, runs: Sequen
         # A compare may have ended while maps were drawn or the lock was waited for.
         write_report(result_of(study, reports), ledger, folder, maps)
     return folder
+
+
+def summary_of(folder: Path) -> list[str]:
+    """Lines of a report: what the study found, its scores, and where the tables and the page are."""
+    lines = verdict_and_scores(folder).split("\n")
+    return [*lines, "", f"all tables: {folder / TABLES}", f"page: {folder / 'index.html'}"]
 
 
 def result_of(study: str, reports: Path) -> StudyResult:

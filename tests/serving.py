@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.serving.server import address_of, configured, listen
+from stages.serve.server import address_of, configured, listen
 
 
 @contextmanager

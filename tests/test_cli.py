@@ -21,10 +21,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.executors.pool import carried_out
 from pipeline.records.store import Store
 from pipeline.runs.training_run import TrainingRun
 from pipeline.system.errors import PipelineError
+from stages.compare.executors.pool import carried_out
 from tests import forked
 from tests.groups import ON_CPUS, group, statuses
 from tests.pipeline.records.artifacts import save

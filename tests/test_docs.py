@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app
+from pipeline.data.metric_names import METRICS_OF
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
@@ -30,7 +31,6 @@ from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Row
 from pipeline.settings.sections import Curve, Published, ScoredRows
 from pipeline.settings.study import Study
-from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES
 

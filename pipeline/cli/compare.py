@@ -108,8 +108,8 @@ def compare(
     running.check()
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)
-    from pipeline.executors.choice import executor_of
     from stages.compare import compare as stage
+    from stages.compare.executors.choice import executor_of
 
     workspace = places.workspace(running)
     executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)
@@ -125,16 +125,14 @@ def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool)
 
     The exit status is 2 if some of its cells have no run, and 1 if by a bug.
     """
-    from pipeline.reporting.tables import TABLES, verdict_and_scores
+    from stages.report import summary_of
 
     errors = [entry.error for entry in result.entries if entry.error is not None]
     cells, failed = len(result.entries), len(errors)
-    scores = verdict_and_scores(folder).split("\n")
-    lines = [*scores, "", f"all tables: {folder / TABLES}", f"page: {folder / 'index.html'}"]
     summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
-    print_result(lines, summary, as_json)
+    print_result(summary_of(folder), summary, as_json)
     if failed:
-        print_error(f"{failed} of {cells} cells have no run: the notes in {folder / TABLES} say why")
+        print_error(f"{failed} of {cells} cells have no run: the notes in its tables say why")
     if any(error.startswith(BUG) for error in errors):
         return 1
     return 2 if failed else 0

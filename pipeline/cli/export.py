@@ -44,14 +44,14 @@ def export(
         raise PipelineError(f"--int8 is for --format onnx, not {format}")
     if yes and push_to_hub is None:
         raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
-    from stages import export_options
+    from stages.export import options
 
     places.check(target)
-    export_options.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
+    options.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
     if format == "onnx":
         need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
     announce(LIBRARIES)
-    from stages import export as stage
+    from stages.export import export as stage
 
     exported = stage.export(
         target,

@@ -5,14 +5,14 @@ from typing import Literal
 
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_predictions
+from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.table_files import STANDARD, check_output
 from pipeline.data.tasks import find_task
+from pipeline.runs.kept_models import check_models
 from pipeline.settings.layers import layers_option
-from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce, notice
-from stages.kept_models import check_models
 
 
 def predict(

@@ -14,13 +14,12 @@ from pipeline.system.process import is_main_process
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.run_record import RunRecord
-    from pipeline.stats.by_class import ClassScore
     from stages.compare.compare import DryRun
     from stages.disk_usage import Usage
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.explain import Explanation, Ranked
-    from stages.export import Export
+    from stages.export.export import Export
     from stages.predict import PredictedTable
 
 
@@ -165,7 +164,7 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         lines.append(f"mean absolute error: {evaluation.mean_absolute_error:.4f}")
     if (largest := evaluation.largest_class) is not None:
         lines.append(f"always answering {largest.name}, the largest class: {evaluation.metric} {largest.score:.4f}")
-        lines += _class_table(evaluation.classes)
+        lines += _class_table(evaluation)
         if sum(each.rows > 0 for each in evaluation.classes) < 2:
             lines.append(
                 f"all rows have the label {largest.name}: {evaluation.metric} says nothing about the other classes"
@@ -200,8 +199,9 @@ def _seen_lines(evaluation: Evaluation) -> Iterator[str]:
         )
 
 
-def _class_table(scores: Sequence[ClassScore]) -> list[str]:
+def _class_table(evaluation: Evaluation) -> list[str]:
     """The scores of the classes in the task's order; of many, only those with the most errors."""
+    scores = evaluation.classes
     shown = scores if len(scores) <= _MOST_CLASSES else sorted(scores, key=lambda each: -each.errors)[:_MOST_CLASSES]
     table = [["class", "rows", "precision", "recall", "F1"]]
     for each in shown:

@@ -13,13 +13,13 @@ from pipeline.cli.printing import print_explanation
 from pipeline.data.tasks import check_folder, find_task
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
-from pipeline.serving.limits import Limits
+from pipeline.runs.kept_models import find_model, parse_model
 from pipeline.settings.recipe import Precision
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present
 from pipeline.system.streams import LIBRARIES, announce, notice
-from stages.kept_models import find_model, parse_model
+from stages.serve.limits import Limits
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.records.run_record import RunRecord
@@ -63,8 +63,8 @@ def explain(
     if pair is not None:
         _check_texts(text, text_b, task, pair)
     announce(LIBRARIES)
+    from pipeline.runs.model import load
     from stages import explain as stage
-    from stages.api import load
 
     model = load(
         target,
@@ -124,11 +124,11 @@ def serve(
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    from stages import serve_options
+    from stages.serve import options
 
-    serve_options.check(Path(store), host, port, model, backbone, limits)
+    options.check(Path(store), host, port, model, backbone, limits)
     announce(LIBRARIES)
-    from stages import serve as stage
+    from stages.serve import serve as stage
 
     stage.serve(
         Path(store),

@@ -8,8 +8,8 @@ from cyclopts import App, Parameter
 from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder
 from pipeline.cli.printing import print_lines
 from pipeline.cli.settings_file import settings
+from pipeline.data.metric_names import Kind
 from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
-from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError
 
 tasks = App(name="tasks", help="The tasks that can be trained, and new ones from your files.")

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_code
+from pipeline.data.metric_names import Kind
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import is_broken
-from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError, rows_text, shortened
 
 Meaning = Literal["class", "code", "score"]

@@ -26,9 +26,9 @@ from pipeline.data.labels import (
     kind_of,
     scores_of,
 )
+from pipeline.data.metric_names import Kind, Metric
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import count_words, is_broken, same_form
-from pipeline.stats.names import Kind, Metric
 from pipeline.system.errors import PipelineError, few, rows_text, shortened
 
 _UNBALANCED = 2.0

@@ -10,14 +10,13 @@ Only sites in the upper half of the layers count: a head reads what they write.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.data.tasks import Pooling
 from pipeline.methods.bank import sites_of
 from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.methods.saved import SavedModules, adapter_parameters, init_adapters, read_into
@@ -57,23 +56,23 @@ class UnitReader:
             joined.finish(backbone.device)
 
     @torch.inference_mode()
-    def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> tuple[Tensor, list[Tensor]]:
+    def read(self, inputs: dict[str, Tensor], pooling: str) -> tuple[Tensor, list[Tensor]]:
         """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike.
 
         A pooler reads the first token.
         """
-        pooling = "cls" if pooling == "pooler" else pooling
+        rule: Literal["cls", "mean"] = "mean" if pooling == "mean" else "cls"
         with _recorded(self._sites) as hidden:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
             # Compute the units of the first token alone if nothing else is read: there may be a thousand adapters.
-            states = hidden[joined.site][:, :1] if pooling == "cls" else hidden[joined.site]
-            units = pool(joined.units(states), inputs["attention_mask"], pooling)
+            states = hidden[joined.site][:, :1] if rule == "cls" else hidden[joined.site]
+            units = pool(joined.units(states), inputs["attention_mask"], rule)
             for position, place in joined.places.items():
                 parts[position].append(units[:, place])
         none = bare.new_empty(len(bare), 0)
-        return pool(bare, inputs["attention_mask"], pooling), [torch.cat([none, *units], dim=1) for units in parts]
+        return pool(bare, inputs["attention_mask"], rule), [torch.cat([none, *units], dim=1) for units in parts]
 
 
 class _JoinedSite:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, Field
 
+from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
-from pipeline.stats.names import EnsembleRule
 from pipeline.system.atomic import new_folder, write_json
 from pipeline.system.errors import PipelineError, noted
 from pipeline.system.reading import present, read_model, reading

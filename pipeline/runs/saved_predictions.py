@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Ledger, train_again
-from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, noted, raise_all
 
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.cut import group_numbers
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
@@ -20,7 +21,7 @@ from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import Prediction, best_threshold, score
+from pipeline.stats.metrics import best_threshold, score
 from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs

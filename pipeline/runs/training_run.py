@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from accelerate import Accelerator
 
+from pipeline.data.prediction import Prediction
 from pipeline.data.sample import at_most
 from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
@@ -31,7 +32,6 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.kind import Kind
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import MIN_STEPS
-from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice

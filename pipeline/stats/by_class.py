@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from pipeline.data.metric_names import Metric
 from pipeline.stats.metrics import score
-from pipeline.stats.names import Metric
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.stats.metrics import Prediction, score
-from pipeline.stats.names import EnsembleRule, Metric
+from pipeline.data.metric_names import EnsembleRule, Metric
+from pipeline.data.prediction import Prediction
+from pipeline.stats.metrics import score
 
 BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
 ROUNDS = 50  # most members of ``weighted``, counted as often as they are added

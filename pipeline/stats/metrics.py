@@ -12,19 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pipeline.stats.names import Metric
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions of a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
-
-    values: np.ndarray
-    probabilities: np.ndarray | None
-
-    def on(self, rows: np.ndarray) -> "Prediction":
-        """Those of the rows that ``rows`` (B,) of bool marks."""
-        return Prediction(self.values[rows], None if self.probabilities is None else self.probabilities[rows])
+from pipeline.data.metric_names import Metric
 
 
 @dataclass(frozen=True)

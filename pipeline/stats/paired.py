@@ -9,8 +9,8 @@ from typing import Literal, Self
 import numpy as np
 from scipy import special, stats
 
+from pipeline.data.metric_names import Metric
 from pipeline.stats.metrics import METRICS
-from pipeline.stats.names import Metric
 
 Verdict = Literal["better", "worse", "not significant"]
 Shared = Literal["nothing", "sources", "runs"]

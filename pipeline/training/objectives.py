@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import Prediction
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.executors.pool import Executor
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
@@ -18,6 +17,7 @@ from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import runs_to_read, score_across, unread
 from stages.compare.estimate import Duration, Estimate
+from stages.compare.executors.pool import Executor
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.compare.progress import Progress

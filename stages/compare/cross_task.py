@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.models.lean import make_lean
 from pipeline.records.run_record import Reading, RunRecord, TaskScore
@@ -23,7 +24,6 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.tasks import Task
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
@@ -22,7 +23,6 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import JoinedBy
 from pipeline.stats.ensembling import BEST, join
 from pipeline.stats.metrics import score
-from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from pipeline.executors.pool import Outcome, Pool, bug
 from pipeline.records.ledger import RunBusy
 from pipeline.runs.training_run import TrainingRun
 from pipeline.settings.kinds import KINDS
@@ -21,6 +20,7 @@ from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process, process_count
 from pipeline.training.progress import console
 from stages.compare.ensembles import EnsembleRun
+from stages.compare.executors.pool import Outcome, Pool, bug
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 from stages.compare.progress import Progress

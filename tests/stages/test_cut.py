@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.runs.model import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages.api import load
 from stages.extract import extract
 from stages.fuse import fuse
 

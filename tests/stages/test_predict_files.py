@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
+from pipeline.data.prediction import Prediction
 from pipeline.data.tokens import Cut
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.data.metric_names import METRICS_OF, Kind, Metric
 from pipeline.data.texts import same_form
-from pipeline.stats.names import METRICS_OF, Kind, Metric
 from pipeline.system.errors import PipelineError, few, nearest, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
 

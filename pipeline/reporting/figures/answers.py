@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
+from pipeline.data.metric_names import METRICS_OF
 from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.stats.names import METRICS_OF
 
 MOST_CLASSES = 12
 _RING = "#D55E00"

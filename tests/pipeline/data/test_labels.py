@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.labels import did_you_mean
-from pipeline.stats.names import Kind
+from pipeline.data.metric_names import Kind
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, proposed, table
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
+from pipeline.data.prediction import Prediction
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.heads import CosineHead, build_head
 from pipeline.models.transfer_model import TransferModel
@@ -20,7 +21,7 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
-from pipeline.stats.metrics import METRICS, Prediction, best_threshold
+from pipeline.stats.metrics import METRICS, best_threshold
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from tests.nano import save_backbone

@@ -14,12 +14,11 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.rounding import rounded
 from pipeline.models.transfer_model import TransferModel
-from pipeline.runs import training_run
+from pipeline.runs import inference, training_run
+from pipeline.runs import model as api
+from pipeline.runs.model import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages import api
-from stages import predict as stages_predict
-from stages.api import load
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
@@ -152,7 +151,7 @@ def test_a_model_that_only_predicts_answers_as_before(
 
     once = answers("once")
     monkeypatch.setattr(api, "round_for_good", lambda *_: None)
-    monkeypatch.setattr(stages_predict, "round_for_good", lambda *_: None)
+    monkeypatch.setattr(inference, "round_for_good", lambda *_: None)
     each_time = answers("each time")
     assert once[:2] == each_time[:2]
     assert (once[2], each_time[2]) == (torch.bfloat16, torch.float32)

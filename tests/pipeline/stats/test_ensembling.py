@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.data.prediction import Prediction
 from pipeline.stats.ensembling import choose, combine, first_half, join
-from pipeline.stats.metrics import Prediction, accuracy
+from pipeline.stats.metrics import accuracy
 
 ROWS = 60
 

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, matthews_corrcoef
 
+from pipeline.data.metric_names import METRICS_OF, Metric
 from pipeline.data.tasks import Task
 from pipeline.stats.metrics import METRICS, score
-from pipeline.stats.names import METRICS_OF, Metric
 from pipeline.stats.paired import paired_difference
 from pipeline.system.errors import PipelineError
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pipeline.data.metric_names import METRICS_OF
 from pipeline.reporting.text import comparison_text
 from pipeline.stats.metrics import METRICS, Metric, score
-from pipeline.stats.names import METRICS_OF
 from pipeline.stats.paired import (
     LEVEL,
     Comparison,

@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from pipeline.data.metric_names import METRICS_OF, Metric
 from pipeline.stats.metrics import METRICS, score
-from pipeline.stats.names import METRICS_OF, Metric
 
 
 def systems(metric: Metric, sample: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

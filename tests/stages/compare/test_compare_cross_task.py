@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import pool
 from pipeline.records.run_record import RunRecord
@@ -20,7 +21,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
-from pipeline.stats.metrics import Prediction, score
+from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.cross_task import read_on, reading_of, score_across

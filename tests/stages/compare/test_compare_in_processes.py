@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.executors.choice import executor_of
-from pipeline.executors.pool import Outcome
-from pipeline.executors.processes import processes
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.resources import ExecutorName, Resources
 from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
+from stages.compare.executors.choice import executor_of
+from stages.compare.executors.pool import Outcome
+from stages.compare.executors.processes import processes
 from tests import forked
 from tests.forked import Forked
 from tests.runs import final_numbers
@@ -63,7 +63,7 @@ def study(tmp_path: Path) -> Path:
 
 def workers(process: Forked) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
-    return [child for child in children if "pipeline.executors.worker" in child.cmdline()]
+    return [child for child in children if "stages.compare.executors.worker" in child.cmdline()]
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_what_an_executor_cannot_do(
 @pytest.mark.parametrize(("name", "module"), [("ray", "ray"), ("slurm", "submitit")])
 def test_a_missing_extra_is_one_message(name: ExecutorName, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, f"pipeline.executors.on_{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"stages.compare.executors.on_{name}", raising=False)
     with pytest.raises(PipelineError, match=rf"{module} is not installed: pip install '.*\[{name}\]'"):
         executor_of(name, None, None, Resources(), Path())
 

@@ -16,7 +16,7 @@ from tests.stages.compare.commands import arguments, start, wait_for_a_checkpoin
 
 pytest.importorskip("ray", reason="ray is not installed")
 
-from pipeline.executors.on_ray import ray_cluster
+from stages.compare.executors.on_ray import ray_cluster
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from stages.compare.compare import compare
 
 pytest.importorskip("submitit", reason="submitit is not installed")
 
-from pipeline.executors.on_slurm import slurm_jobs
+from stages.compare.executors.on_slurm import slurm_jobs
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.executors.processes import processes
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
+from stages.compare.executors.processes import processes
 from stages.compare.known import Known
 from stages.compare.plan import jobs_of, plan
 from tests.stages.compare.small import QUICK, again, study

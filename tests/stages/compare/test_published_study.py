@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.data.prediction import Prediction
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
@@ -18,7 +19,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.stats.ensembling import combine
-from pipeline.stats.metrics import METRICS, Prediction
+from pipeline.stats.metrics import METRICS
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.ensembles import EnsembleRun

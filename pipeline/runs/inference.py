@@ -1,0 +1,83 @@
+"""What trained models answer for rows: their inputs, the head's outputs, and predictions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+from torch import Tensor
+
+from pipeline.data.prediction import Prediction
+from pipeline.data.tasks import Task
+from pipeline.data.tokens import Cut, TokenisedSplit
+from pipeline.models.rounding import round_for_good
+from pipeline.models.transfer_model import JointModel, TransferModel
+from pipeline.runs.build import outputs_of
+from pipeline.runs.kept_models import Target
+from pipeline.runs.restore import restore, restore_together
+from pipeline.runs.scoring import splits_of
+from pipeline.training.devices import HALF
+from pipeline.training.objectives import objective_of
+from pipeline.training.predict import Compute, mean_outputs
+
+
+def predictions_of(
+    targets: Sequence[Target],
+    rows: pd.DataFrame,
+    drop_layers: tuple[int, ...],
+    batch_size: int,
+    accelerator: Accelerator,
+) -> tuple[list[Prediction], Cut]:
+    """A prediction a target: one forward pass over the rows, as the objective of each reads it; and what it cuts."""
+    first, workspace, longest = targets[0], targets[0].workspace, targets[0].recipe.max_length
+    assert longest is not None  # a trained model's recipe is resolved
+    if rows.empty:
+        return [_nothing(target.task) for target in targets], Cut(0, longest)
+    model: TransferModel | JointModel
+    if len(targets) == 1:
+        model = restore(first.trained, first.task, workspace, drop_layers)
+    else:
+        trained, tasks = [each.trained for each in targets], [each.task for each in targets]
+        model = restore_together(trained, tasks, workspace, drop_layers)
+    round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
+    inputs = inputs_of(first, rows)
+    outputs = head_outputs(accelerator.prepare(model), targets, inputs, batch_size, accelerator)
+    # The next pass has a model of its own.
+    accelerator.free_memory()
+    each = zip(targets, outputs, strict=True)
+    predictions = [objective_of(target.task, target.recipe).predict(own) for target, own in each]
+    return predictions, Cut(inputs[0].cut_rows, longest)
+
+
+def inputs_of(target: Target, rows: pd.DataFrame, *, cached: bool = True) -> list[TokenisedSplit]:
+    """Canonical rows as the model reads them; where it averages over both orders of a pair, in both.
+
+    Unless ``cached``, the tokens of the rows are not kept on disk for another time.
+    """
+    tokenizer = target.workspace.backbone.tokenizer
+    return splits_of(rows, target.recipe, tokenizer, target.recipe.pairs.average_orders, cached)
+
+
+def head_outputs(
+    model: TransferModel | JointModel,
+    targets: Sequence[Target],
+    inputs: list[TokenisedSplit],
+    batch_size: int,
+    compute: Compute,
+) -> list[Tensor]:
+    """Each target's outputs (B, k) by their restored ``model``, which stands on the device, for inputs of B rows."""
+    outputs = mean_outputs(
+        model,
+        inputs,
+        batch_size=batch_size,
+        pad_token_id=targets[0].workspace.backbone.tokenizer.pad_token_id,
+        accelerator=compute,
+    )
+    return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
+
+
+def _nothing(task: Task) -> Prediction:
+    """The prediction of no rows."""
+    if task.kind == "score":
+        return Prediction(np.empty(0), None)
+    return Prediction(np.empty(0, dtype=np.int64), np.empty((0, task.outputs)))

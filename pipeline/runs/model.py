@@ -1,0 +1,389 @@
+"""Trained models in a Python program: ``from pipeline import load``.
+
+What the ``predict`` command computes, with the model kept in memory between calls. Nothing here forms a process group
+or sets a state of Accelerate: the program may have its own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.prediction import Prediction
+from pipeline.data.tasks import Task, described
+from pipeline.data.texts import check_input
+from pipeline.data.tokens import TokenisedSplit, whole_lengths
+from pipeline.methods.attention import token_attention
+from pipeline.methods.fusion import leaving_out, members_of
+from pipeline.models.rounding import lifted, round_for_good
+from pipeline.models.tensors import share_equal
+from pipeline.models.transfer_model import TransferModel
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.inference import head_outputs, inputs_of
+from pipeline.runs.kept_models import (
+    KINDS,
+    Target,
+    as_target,
+    best_model,
+    best_of,
+    find_run,
+    parse_model,
+    usable_artifacts,
+)
+from pipeline.runs.restore import on_own_backbone, restore, task_of
+from pipeline.runs.scoring import splits_of
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Precision
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
+from pipeline.training.memory import full_memory_explained
+from pipeline.training.objectives import objective_of
+
+_PATH = str, PathLike
+Text = str | tuple[str, str]
+"""A text, or the two texts of a pair."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The prediction for one text or pair: a class or a score, as the task has it."""
+
+    label: str | None
+    """The name of the most probable class; None for a task of scores."""
+    score: float | None
+    """The score, which may lie outside the task's range by a little; None for a task of classes."""
+    probabilities: Mapping[str, float]
+    """By name of the class, in the task's order; empty for a task of scores."""
+    outputs: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    """The head's own numbers: a logit a class; or one of a score, of a cosine, or of two classes by one logit."""
+
+
+class Model:
+    """A trained model in memory; made by :func:`load`. Not for several threads at once."""
+
+    def __init__(self, target: Target, model: TransferModel, device: OneDevice) -> None:
+        self._target, self._model, self._device = target, model, device
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.task}@{self.run} on {self.backbone}, {self._device.device}>"
+
+    @property
+    def task(self) -> str:
+        return self._target.task.name
+
+    @property
+    def run(self) -> str:
+        return self._target.run
+
+    @property
+    def kind(self) -> str:
+        """``adapter``, ``fusion``, or the kind of another run."""
+        trained = self._target.trained
+        return trained.manifest.kind if isinstance(trained, Artifact) else trained.kind
+
+    @property
+    def backbone(self) -> str:
+        """The folder or Hub id that the backbone was read from."""
+        return self._target.workspace.backbone_name
+
+    @property
+    def artifact(self) -> Artifact | None:
+        """What it is in the store; None of a run that is kept elsewhere."""
+        return self._target.trained if isinstance(self._target.trained, Artifact) else None
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that a fusion mixes, by their tasks, in its order; none of another model."""
+        if self.artifact is None or self.artifact.manifest.kind != "fusion":
+            return ()
+        sources = [source.task for source in self.artifact.manifest.sources]
+        return tuple(members_of(self._target.recipe, self.task, sources))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the task's order; empty for a task of scores."""
+        return self._target.task.classes
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it reads pairs of texts."""
+        return self._target.task.is_pair
+
+    @property
+    def max_length(self) -> int:
+        """The tokens of an input that it reads; what is longer is cut."""
+        assert self._target.recipe.max_length is not None  # a trained model's recipe is resolved
+        return self._target.recipe.max_length
+
+    def predict(self, texts: Iterable[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
+        """The predictions for B texts or pairs, in their order.
+
+        The numbers are those of the ``predict`` command with the same precision. Other texts in the same call may
+        change them by rounding, since inputs are padded to the longest of their batch.
+
+        Args:
+            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; a tuple, a column of a table
+                or an iterator will do. Without any, there are no predictions.
+            batch_size: rows per forward pass, above 0.
+            without: one of :attr:`adapters`, which is left out: the softmax of a fusion is renormalised over the
+                others, a gated fusion loses the adapter's term.
+
+        Raises:
+            PipelineError: no list, or in it something else than a text or a pair, whichever the task reads, or a blank
+                text; or the adapter is not there or the only one; or ``batch_size`` is no number above 0.
+        """
+        _check_types(("batch_size", batch_size, Integral, "a whole number"))
+        if batch_size < 1:
+            raise PipelineError(f"batch_size={batch_size}: give at least 1")
+        if (rows := self._rows(texts)).empty:
+            return []
+        memory = full_memory_explained(f"predict with {self!r}", "give a smaller batch_size")
+        with memory, nullcontext() if without is None else self._leaving_out(without):
+            inputs = inputs_of(self._target, rows, cached=False)
+            (outputs,) = head_outputs(self._model, [self._target], inputs, batch_size, self._device)
+        prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
+        return list(_each(prediction, outputs, self.classes))
+
+    def _leaving_out(self, adapter: str) -> AbstractContextManager[None]:
+        if adapter not in self.adapters or len(self.adapters) == 1:
+            mixed = ", ".join(self.adapters) or "no adapters"
+            raise PipelineError(f"without={adapter!r}: {self!r} mixes {mixed}: give one of several")
+        return leaving_out(self._model.backbone, self.adapters, adapter)
+
+    def lengths(self, texts: Iterable[Text]) -> list[int]:
+        """The tokens of each text or pair, of the longer text where they are read apart; nothing is cut.
+
+        Raises:
+            PipelineError: as for :meth:`predict`.
+        """
+        encoding = self._target.recipe.encoding
+        assert encoding is not None
+        if (rows := self._rows(texts)).empty:
+            return []
+        return whole_lengths(rows, self._target.workspace.backbone.tokenizer, encoding).max(axis=1).tolist()
+
+    def explain(self, text: Text) -> pd.DataFrame:
+        """The share of each adapter at each token and layer of a fusion, for one text or pair.
+
+        Weights say what the fusion mixed, not what the prediction depends on: an adapter with a large share may still
+        be one that can be left out.
+
+        Returns:
+            Columns ``input`` (0; of a siamese pair 1 for its second text), ``position`` and ``token`` from ``[CLS]``
+            on, ``layer`` from 0 at the bottom, ``site`` (``attention`` or ``ffn``, after which the adapters stand),
+            ``adapter``, and ``share`` (0 to 1). The shares of a token at a site add up to 1. Under CLS pooling the last
+            layer computes its first token alone, and the table has no others of it.
+
+        Raises:
+            PipelineError: the model is no fusion, or the text as for :meth:`predict`.
+        """
+        recipe = self._target.recipe
+        if not self.adapters:
+            raise PipelineError(
+                f"run {self.run} ({self.kind} of '{self.task}') is not a fusion: only a fusion has shares of adapters"
+            )
+        rows = self._rows([text])
+        tokenizer = self._target.workspace.backbone.tokenizer
+        (split, *_) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
+        with lifted(self._model.backbone):
+            tables = [
+                token_attention(
+                    self._model.backbone,
+                    self.adapters,
+                    inputs,
+                    tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0]),
+                ).assign(input=number)
+                for number, inputs in enumerate(self._inputs(split))
+            ]
+        table = pd.concat(tables, ignore_index=True)
+        return table[["input", *table.columns.drop("input")]]
+
+    def beside(self) -> list[Artifact]:
+        """The adapters of the store that answer each by itself beside this model, if they read as many texts.
+
+        Those that a fusion mixes, as it was trained over them, and the target's best one.
+        """
+        trained, store = self.artifact, self._target.workspace.store
+        if trained is None:
+            return []
+        manifest = trained.manifest
+        sources = store.adapters_of(manifest)
+        usable = usable_artifacts(store.artifacts(), manifest.backbone_weights)
+        own = best_of([each for each in usable if each.manifest.task == self.task], "adapter", self._target.task)
+        named = {artifact.manifest.task: artifact for artifact in [*([own] if own else []), *sources]}
+        return [each for each in named.values() if each.manifest.pair == self.is_pair and each != trained]
+
+    def sibling(self, artifact: Artifact) -> "Model":
+        """Another artifact of the same store on the same device; both hold one copy of the frozen backbone.
+
+        Raises:
+            PipelineError: it is damaged or was trained on another backbone.
+        """
+        other = _open(artifact, _task_of(artifact), self._target.workspace, self._device)
+        share_equal(other._model.backbone, self._model.backbone, self._target.workspace.backbone.tensor_names)
+        return other
+
+    def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
+        """What the backbone reads of the only row, (1, T) each: one input, or those of the texts of a siamese pair."""
+        inputs, positions = split, np.zeros(1, dtype=np.int64)
+        if split.b is not None:
+            inputs, positions = sentences_of(split, positions)
+        pad = self._target.workspace.backbone.tokenizer.pad_token_id
+        for position in positions:
+            batch = collate(inputs, np.array([position]), pad)
+            yield {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
+
+    def _rows(self, texts: Iterable[Text]) -> pd.DataFrame:
+        """The texts as canonical rows, checked."""
+        column = 'list(zip(table["text_a"], table["text_b"]))' if self.is_pair else 'table["text"].tolist()'
+        parts = [self.check(text, f"texts[{number}]") for number, text in enumerate(_one_by_one(texts, column))]
+        rows = pd.DataFrame(parts, columns=["text_a", "text_b"] if self.is_pair else ["text_a"], dtype=object)
+        rows.insert(0, "id", [str(number) for number in range(len(rows))])
+        return rows
+
+    def check(self, text: object, where: str) -> tuple[str, ...]:
+        """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit."""
+        return check_input(text, where, self.task, self.is_pair)
+
+
+def load(
+    target: str | Path,
+    *,
+    store: str | Path | None = None,
+    backbone: str | Path | None = None,
+    data: str | Path | Sequence[str | Path] | None = None,
+    reports: str | Path = "reports",
+    using: str = "auto",
+    device: str | None = None,
+    precision: Precision = "auto",
+) -> Model:
+    """Load a trained model into memory.
+
+    Args:
+        target: a task with a model in the store, for its best one; ``TASK@RUN`` for one run of the store or the ledger;
+            or the folder of an artifact.
+        store: the folder of artifacts (``adapters_store``); an artifact's folder says it itself.
+        backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
+        data: one or several folders that may hold ``<task>/task.toml``; by default the task is as the model's manifest
+            or record describes it.
+        reports: where the ledger is, for a run that is no artifact.
+        using: of a task the best ``fusion`` or ``adapter`` on dev, or a run; auto is the better of the two.
+        device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
+        precision: auto: bf16 where the device has instructions for it, else fp32.
+
+    Raises:
+        PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
+            classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
+            or the device or its precision is not to be had; or the target names a run, and ``using`` is given too; or
+            an argument is of another type.
+    """
+    named_folders = data if isinstance(data, list | tuple) else () if data is None else (data,)
+    _check_types(
+        ("target", target, _PATH, "a task, TASK@RUN or the folder of an artifact"),
+        ("store", store, (*_PATH, type(None)), "a folder"),
+        ("backbone", backbone, (*_PATH, type(None)), "a folder or Hub id"),
+        *(("data", folder, _PATH, "a folder, or a list of folders") for folder in named_folders),
+        ("reports", reports, _PATH, "a folder"),
+        ("using", using, str, "auto, fusion, adapter or a run"),
+    )
+    folders = [*map(Path, named_folders)]
+    if precision not in get_args(Precision):
+        raise PipelineError(f"precision={precision!r}: give {', '.join(get_args(Precision))}")
+    place = _device(device, precision)
+    name, run, root = parse_model(target, store, *folders)
+    if run and using != "auto":
+        raise PipelineError(f"target={str(target)!r} names a run, so using={using!r} has no effect: leave it out")
+    named = "" if backbone is None else str(backbone)
+    first, *more = folders or (None,)
+    workspace = Workspace(named, first, root, Path(reports), more_data=tuple(more))
+    trained: Artifact | RunRecord
+    if run or using not in KINDS:
+        trained = find_run(run or using, name, workspace.store, workspace.ledger)
+    else:
+        trained = best_model(name, using, workspace, workspace.task(name) if folders else None)
+    workspace = on_own_backbone(workspace, trained)
+    return _open(trained, _task(trained, name, workspace), workspace, place)
+
+
+def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:
+    """What was trained for ``task``, on the workspace's backbone."""
+    target = as_target(task, trained, workspace)
+    with full_memory_explained(f"load {task.name}@{target.run}", "give device='cpu'"):
+        model = restore(trained, task, workspace).to(place.device)
+        round_for_good(model, workspace.backbone.tensor_names, place.dtype)
+    return Model(target, model, place)
+
+
+def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:
+    """The task as the caller's data describe it, else as the model's manifest or record does."""
+    if workspace.data is not None:
+        return workspace.task(name)
+    if isinstance(trained, RunRecord):
+        if trained.reads_pairs(name) is None:
+            raise PipelineError(
+                f"run {trained.run} does not say whether task '{name}' is of pairs, as newer ones do: give the folder"
+                f" with {name}/task.toml (data=, on the command line --data)"
+            )
+        return task_of(trained, name, workspace.store)
+    return _task_of(trained)
+
+
+def _task_of(artifact: Artifact) -> Task:
+    """The task of an artifact as its manifest describes it."""
+    manifest = artifact.manifest
+    return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
+
+
+def _check_types(*arguments: tuple[str, object, type | tuple[type, ...], str]) -> None:
+    """Raise a :class:`PipelineError` for the first argument of none of its types; the text says what to give."""
+    for name, value, types, remedy in arguments:
+        if not isinstance(value, types):
+            raise PipelineError(f"{name}={shortened(value)}: give {remedy}")
+
+
+def _one_by_one(texts: Any, column: str) -> Iterator[Any]:
+    """The texts in their order; a :class:`PipelineError` for a single text, a table, and what has no order.
+
+    Args:
+        column: how such texts are taken from a table.
+    """
+    if isinstance(texts, str):
+        raise PipelineError("texts is one text, where a list is needed: write predict([text])")
+    if isinstance(texts, pd.DataFrame):
+        raise PipelineError(f"texts is a table, where a list is needed: give {column}")
+    if not isinstance(texts, Mapping | set | frozenset | bytes):
+        with suppress(TypeError):  # a number, None, an array without a dimension
+            return iter(texts)
+    raise PipelineError(f"texts is {shortened(texts)}, where a list is needed: give one, such as [text]")
+
+
+def _device(name: str | None, precision: Precision) -> OneDevice:
+    if name is None:
+        name = "cuda" if on_gpu() else "cpu"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise PipelineError(f"device={name!r}: give cpu, cuda or cuda:N") from None
+    gpus = torch.cuda.device_count()
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
+        raise PipelineError(f"device={name!r}: there is no such device here ({gpus} GPUs): give cpu, cuda or cuda:N")
+    return OneDevice(device, HALF.get(resolve_precision(precision, name)))
+
+
+def _each(prediction: Prediction, outputs: Tensor, classes: tuple[str, ...]) -> Iterator[Predicted]:
+    values, raw = prediction.values.tolist(), map(tuple, outputs.tolist())
+    if prediction.probabilities is None:
+        yield from (Predicted(None, value, {}, own) for value, own in zip(values, raw, strict=True))
+        return
+    for value, row, own in zip(values, prediction.probabilities.tolist(), raw, strict=True):
+        yield Predicted(classes[value], None, dict(zip(classes, row, strict=True)), own)

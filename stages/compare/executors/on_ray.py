@@ -1,0 +1,159 @@
+"""Cells as tasks of Ray Core (Moritz et al. 2018), one cell a task, on this machine or on a cluster.
+
+Ray starts a task again elsewhere when its worker or node is lost; the cell then resumes from its checkpoint. What this
+relies on is storage: every node sees the same reports, store, data and backbone under the same paths.
+"""
+
+import logging
+import os
+import platform
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from pipeline.settings.resources import Resources
+from pipeline.system.errors import PipelineError
+from pipeline.system.process import cores
+from pipeline.training.memory import host_gb_for_each
+from stages.compare.executors.launched import carried_out_here
+from stages.compare.executors.pool import Outcome, Pool, broken, lost
+
+_GIB = 2**30
+_ENDING_SECONDS = 30.0
+"""How long interrupted cells may take to write a checkpoint."""
+
+
+@contextmanager
+def ray_cluster(resources: Resources, address: str | None = None, jobs: int | None = None) -> Iterator[Pool]:
+    """A pool of the nodes of a Ray cluster.
+
+    Args:
+        address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None: that of ``RAY_ADDRESS``, or a cluster of
+            this machine alone, which ends with the pool.
+        jobs: most cells at once; None: as many as there is room for.
+
+    Raises:
+        PipelineError: no cluster answers at the address.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None:
+        _check_reachable(address)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    options: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False} if address is None else {}
+    try:
+        ray.init(address=address, logging_level=logging.WARNING, **options)
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        raise _no_cluster(address or "this machine", str(error).partition("\n")[0]) from error
+    finally:
+        for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would end without a word
+            signal.signal(number, handler)
+    pool = _Ray(resources, jobs, is_here=address is None)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes. Only ``host:port`` can be checked."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "//" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, why: str) -> PipelineError:
+    return PipelineError(f"no Ray cluster at {address} ({why}): start one with ray start --head")
+
+
+class _Ray:
+    def __init__(self, resources: Resources, jobs: int | None, is_here: bool) -> None:
+        """Args: is_here: whether the cluster is this machine alone."""
+        self._resources, self._jobs, self._is_here = resources, jobs, is_here
+        memory = {} if resources.memory_gb is None else {"memory": int(resources.memory_gb * _GIB)}
+        self._needs = {"CPU": float(resources.cpus), "GPU": resources.gpus, **memory}
+        self._task = ray.remote(
+            num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=resources.retries, **memory
+        )(_carried_out)
+        self._running: dict[Any, int] = {}
+        self._directory = str(Path.cwd())
+
+    @property
+    def places(self) -> str:
+        rooms = [self._room(node) for node in ray.nodes() if node["Alive"]]
+        nodes, cells = (
+            f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(rooms), "node"), (sum(rooms), "cell"))
+        )
+        return f"{nodes} with room for {cells}"
+
+    @property
+    def at_once(self) -> int:
+        # One always: a cell that waits for room makes a cluster grow that can.
+        room = max(1, sum(self._room(node) for node in ray.nodes() if node["Alive"]))
+        return room if self._jobs is None else min(room, self._jobs)
+
+    @property
+    def memory_gb(self) -> float | None:
+        given = self._resources.memory_gb
+        if not self._is_here:
+            return given
+        share = host_gb_for_each(self.at_once)
+        return share if given is None else min(given, share)
+
+    def _room(self, node: dict[str, Any]) -> int:
+        """How many cells fit on a node."""
+        has = node["Resources"]
+        return min(int(has.get(name, 0.0) / need + 1e-9) for name, need in self._needs.items() if need)
+
+    def start(self, number: int, title: str, work: bytes) -> None:
+        resources = self._resources
+        task = self._task.options(name=title)
+        self._running[task.remote(work, resources.cpus, resources.processes, self._directory)] = number
+
+    def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
+        if not self._running:
+            time.sleep(seconds)
+            return []
+        ended, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        return [(self._running.pop(reference), self._outcome(reference)) for reference in ended]
+
+    def _outcome(self, reference: Any) -> Outcome:
+        try:
+            outcome: Outcome = ray.get(reference)
+            return outcome
+        except RayTaskError as error:  # an error of the node's own, which Ray does not try again
+            return Outcome(error=broken(str(error)))
+        except RayError as error:
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return Outcome(error=lost(why, 1 + self._resources.retries))
+
+    def close(self) -> None:
+        """Interrupt the cells that still run, and wait until they have kept their state."""
+        running = list(self._running)
+        for reference in running:
+            with suppress(RayError, ValueError):
+                ray.cancel(reference)
+        if running:
+            with suppress(RayError):
+                ray.wait(running, num_returns=len(running), timeout=_ENDING_SECONDS)
+
+
+def _carried_out(work: bytes, threads: int, processes: int, directory: str) -> Outcome:
+    """A task: the cell in the driver's working directory, since paths are as the driver was given them."""
+    place = f"node {platform.node()} {ray.get_runtime_context().get_node_id()[:6]}"
+    try:
+        os.chdir(directory)
+    except OSError:
+        missing = f"{place} has no folder {directory}: all nodes must see the same folders under the same paths"
+        return Outcome(error=PipelineError(missing), place=place)
+    return carried_out_here(work, threads, processes)._replace(place=place)

@@ -1,0 +1,156 @@
+"""Write a trained model as stock AdapterHub and transformers load it, and a script that asks it there.
+
+An adapter, or a fusion with its adapters, goes into AdapterHub's files, and a model whose backbone was trained into
+those of transformers. Where these libraries have the head it is in their files too; elsewhere the script pools and
+applies it.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import adapters
+import torch
+from adapters import AutoAdapterModel
+from adapters.composition import Fuse
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModel
+
+from pipeline.methods.bank import sites_of
+from pipeline.methods.fusion import FORMS, members_of
+from pipeline.methods.houlsby import bottleneck_of
+from pipeline.methods.registry import METHODS
+from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
+from pipeline.models.backbone import HAS_POOLER
+from pipeline.records.store import HEAD
+from pipeline.system.atomic import write_json, write_text
+from pipeline.system.errors import PipelineError
+from stages.export.card import Written
+from stages.export.script import Layout, compose, how_to_load
+from stages.export.stock_head import add_to_adapterhub, as_classifier, layers_of_head, why_no_stock_head
+from stages.export.tokenizer import write_tokenizer
+from stages.export.trained import SCRIPT, TASK_FILE, Trained
+
+
+def write(trained: Trained, folder: Path) -> Written:
+    """Write the model; raises a :class:`PipelineError` that says which format to use if these libraries lack a part."""
+    _check(trained)
+    backbone = trained.backbone
+    where = {
+        "backbone": str(Path(backbone.name).absolute()) if backbone.is_folder else backbone.name,
+        "skip_layers": list(trained.recipe.adapter.drop_layers),
+    }
+    write_json(folder / TASK_FILE, trained.described() | where)
+    write_tokenizer(trained, folder)
+    missing = why_no_stock_head(trained)
+    if trained.artifact is None:
+        layout: Layout = "full"
+        classifier = None if missing else as_classifier(trained)
+        if classifier is None:
+            missing = missing or f"they have no head '{trained.recipe.head}' for this family of models"
+            _encoder_alone(trained).save_pretrained(folder)
+        else:
+            classifier.save_pretrained(folder)
+    else:
+        model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(
+            trained.backbone.name, use_safetensors=True
+        )
+        model.config.name_or_path = trained.backbone.shown_name
+        if missing:
+            adapters.init(model)
+        else:
+            add_to_adapterhub(model, trained)
+        layout = _save_modules(model, trained, folder, with_head=not missing)
+    if missing and (tensors := layers_of_head(trained)):
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / HEAD)
+    write_text(folder / SCRIPT, compose(trained, layout, stock_head=not missing))
+    notes = []
+    if missing:
+        notes.append(f"The head is in {SCRIPT}, not in the libraries' own files: {missing}.")
+    if layout != "full" and backbone.is_folder:
+        notes.append(
+            f"The encoder is a folder of the machine that exported it: say in {TASK_FILE} where it is on yours."
+        )
+    code = how_to_load(trained, layout, not missing, 'Path(".")')
+    return Written(code, "transformers" if layout == "full" else "adapter-transformers", tuple(notes))
+
+
+def _check(trained: Trained) -> None:
+    if problem := _why_not(trained):
+        raise PipelineError(
+            f"run {trained.run} ({trained.kind} of '{trained.task.name}'): {problem}: use --format onnx"
+        )
+
+
+def _why_not(trained: Trained) -> str:
+    recipe, artifact = trained.recipe, trained.artifact
+    if trained.cuts_middle:
+        return "transformers' tokenizers cannot keep the beginning and the end of a text (truncation = 'head-and-tail')"
+    if recipe.pooling == "pooler":
+        return "its head reads the backbone's own pooler, which AdapterHub leaves out"
+    if recipe.cosine_threshold == "tuned":
+        return "they have no cosine with a threshold (cosine_threshold = 'tuned')"
+    if artifact is None:
+        if recipe.trainable not in ("full", "head"):
+            return "its modules were trained together with the backbone, which AdapterHub's adapters cannot express"
+        return "transformers has no model of two encoders" if trained.model.second else ""
+    encoder: Any = trained.model.backbone
+    if encoder.config.model_type == "modernbert":
+        return "AdapterHub 1.3 gives a ModernBERT random biases, so that it answers differently there"
+    for kept in (artifact, *trained.adapters):
+        own = kept.manifest.recipe
+        if own.trainable == "adapter" and (lacking := METHODS[own.adapter.kind].stock_lacks):
+            return f"AdapterHub has no {lacking} (adapter '{own.adapter.kind}')"
+        if own.bottleneck.train_layernorm:
+            return "AdapterHub has no place for the LayerNorms that were trained with the adapter"
+    is_adapter = artifact.manifest.kind == "adapter"
+    return "" if is_adapter else FORMS[recipe.fusion.form].stock_lacks(recipe, artifact.manifest.files)
+
+
+def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -> Layout:
+    """Write adapters and fusion by AdapterHub's own calls; returns the layout, ``adapter`` or ``fusion``."""
+    artifact, task = trained.artifact, trained.task.name
+    assert artifact is not None
+    if artifact.manifest.kind == "adapter":
+        for name in (ADAPTER_CONFIG, ADAPTER_FILE):
+            shutil.copyfile(artifact.folder / name, folder / name)
+        if with_head:
+            model.save_head(str(folder), task, use_safetensors=True)
+        return "adapter"
+    members = members_of(trained.recipe, task, [source.task for source in artifact.manifest.sources])
+    if joined := FORMS[trained.recipe.fusion.form].as_adapters(trained.model.backbone, members):
+        _add_joined(model, trained, joined)
+        model.save_adapter(str(folder), task, use_safetensors=True)
+        return "adapter"
+    # Into the encoder, as which it was saved: AdapterHub finds a fusion's tensors only under the same names.
+    encoder = model.base_model
+    names = [encoder.load_adapter(str(each.folder), use_safetensors=True) for each in trained.adapters]
+    encoder.load_adapter_fusion(str(artifact.folder), use_safetensors=True)
+    head = {"head_setup": task} if with_head else {}
+    model.save_adapter_setup(str(folder), Fuse(*names), use_safetensors=True, **head)
+    return "fusion"
+
+
+@torch.no_grad()
+def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tensor]]) -> None:
+    """Add the one bottleneck adapter that a fusion is, with its weights at each site."""
+    task, recipe = trained.task.name, trained.recipe
+    config = bottleneck_of(recipe, model.config, len(joined[0]["down.bias"]))
+    model.add_adapter(task, config=config.replace(leave_out=sorted(recipe.adapter.drop_layers)))
+    sites = [site for site in sites_of(model) if task in site.adapters]
+    for site, tensors in zip(sites, joined, strict=True):
+        adapter = site.adapters[task]
+        for name, linear in (("down", adapter.adapter_down[0]), ("up", adapter.adapter_up)):
+            linear.weight.copy_(tensors[f"{name}.weight"])
+            linear.bias.copy_(tensors[f"{name}.bias"])
+
+
+def _encoder_alone(trained: Trained) -> Any:
+    """The trained encoder without what was changed in it to compute faster."""
+    encoder: Any = trained.model.backbone
+    pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
+    model = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
+    model.load_state_dict(encoder.state_dict())
+    return model

@@ -1,0 +1,92 @@
+"""Whether an exported folder answers as the model that it was made of."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.data.tasks import Task
+from pipeline.system.errors import PipelineError
+from stages.export.trained import SCRIPT, Texts, Trained
+
+TOLERANCE = 1e-4
+"""The largest difference that rounding in fp32 explains: of an output or probability, or of a score in its unit."""
+
+Answers = Mapping[str, np.ndarray]
+"""``outputs`` of the head (B, k), and ``probabilities`` (B, C) or ``scores`` (B,)."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far an export's answers are from the model's own."""
+
+    rows: int
+    batches: int
+    difference: float
+    """The largest one of the outputs, the probabilities or the scores, whichever come nearest to what is allowed."""
+    allowed: float
+    """The largest difference of these that rounding in fp32 explains."""
+    agree: float | None
+    """Share of rows with the same class; None for scores."""
+
+
+def script_of(folder: Path) -> Callable[[Texts], Answers]:
+    """The function ``answer`` of the script in ``folder``, as a user's program would import it."""
+    # Compiled here: an import would leave its cache in the folder.
+    file = folder / SCRIPT
+    names: dict[str, Any] = {"__name__": "exported", "__file__": str(file)}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
+    answer: Callable[[Texts], Answers] = names["answer"]
+    return answer
+
+
+def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> Agreement:
+    """Ask the script in ``folder`` in batches of many sizes, and so of many lengths."""
+    answer, batches = script_of(folder), list(_batches(len(texts)))
+    parts = [answer([*texts][batch]) for batch in batches]
+    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    units = {"scores": score_unit(trained.task), "outputs": _output_unit(trained)}
+    differences = [
+        (float(np.abs(values - expected[name]).max()), TOLERANCE * units.get(name, 1.0))
+        for name, values in outputs.items()
+    ]
+    difference, allowed = max(differences, key=lambda pair: pair[0] / pair[1])
+    agree = None
+    if trained.answer == "probabilities":
+        same = outputs[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
+        agree = float(same.mean())
+    return Agreement(len(texts), len(batches), difference, allowed, agree)
+
+
+def score_unit(task: Task) -> float:
+    """What an output of 1 adds to a score, at least 1; more where the scores themselves are too large for fp32.
+
+    A score of 5,000 has steps of 0.0005 in fp32.
+    """
+    low, high = task.range or (-1.0, 1.0)
+    return max(1.0, (high - low) / 2, max(abs(low), abs(high)) / 1000)
+
+
+def _output_unit(trained: Trained) -> float:
+    is_score = trained.task.kind == "score" and trained.recipe.score_loss == "raw" and trained.recipe.head != "cosine"
+    return score_unit(trained.task) if is_score else 1.0
+
+
+def check(agreement: Agreement, folder: Path) -> None:
+    """Raise a :class:`PipelineError` where more than rounding is different."""
+    if not agreement.difference <= agreement.allowed:
+        raise PipelineError(
+            f"{folder}: not written: the exported model's answers differ from the model's own by"
+            f" {agreement.difference:.2g}, more than {agreement.allowed:g}, on {agreement.rows} texts. This is a limit"
+            " of the format for this model: use another --format, or predict here"
+        )
+
+
+def _batches(rows: int) -> Iterator[slice]:
+    """Batches of 1, 2, 4, ... 32 rows."""
+    start, size = 0, 1
+    while start < rows:
+        yield slice(start, start + size)
+        start, size = start + size, min(2 * size, 32)

@@ -1,0 +1,82 @@
+"""Publish an export on the Hugging Face Hub."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, hf_hub_url
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
+
+from pipeline.system.errors import PipelineError, shortened
+from stages.export.trained import TASK_FILE, files_in
+
+
+def check_name(name: str) -> None:
+    """Raise a :class:`PipelineError` unless ``name`` can be a repository's, OWNER/NAME."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise PipelineError(f"--push-to-hub {shortened(name)}: {error}") from None
+    if name.count("/") != 1:
+        raise PipelineError(f"--push-to-hub {name}: write OWNER/NAME, with your name or your organisation's")
+
+
+def files_of(folder: Path) -> list[tuple[str, int]]:
+    """The files of an export with their bytes, as they would be named in a repository."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in files]
+
+
+def address_of(name: str) -> str:
+    """Where people see the repository."""
+    return f"{constants.ENDPOINT}/{name}"
+
+
+def push(folder: Path, name: str) -> str:
+    """Upload an export into the repository ``name``, which is made private if there is none; returns its address.
+
+    Files of an earlier export there that this one lacks are deleted in the same commit; other files stay.
+
+    Raises:
+        PipelineError: no token, no right to write there, or the Hub cannot be reached.
+    """
+    api = HfApi()
+    with _hub(name):
+        address = api.create_repo(name, private=True, exist_ok=True)
+        written = {file for file, _ in files_of(folder)}
+        outdated = [escape(file) for file in _earlier_files(name) if file not in written]
+        message = "Upload an exported model"
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=outdated or None)
+    return str(address)
+
+
+def _earlier_files(name: str) -> list[str]:
+    """The files of the export that the repository holds; none where it holds no export."""
+    answer = get_session().get(
+        hf_hub_url(name, TASK_FILE), headers=build_hf_headers(), timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+    )
+    try:
+        hf_raise_for_status(answer)
+        return files_in(json.loads(answer.content))
+    except (EntryNotFoundError, ValueError):  # it has no such file, or not one of ours
+        return []
+
+
+@contextmanager
+def _hub(name: str) -> Iterator[None]:
+    try:
+        yield
+    except LocalTokenNotFoundError:
+        raise PipelineError(f"--push-to-hub {name}: no token: log in first (hf auth login), or set HF_TOKEN") from None
+    except HfHubHTTPError as error:
+        status = 0 if error.response is None else error.response.status_code
+        advice = {401: "log in first (hf auth login)", 403: "the token has no right to write there"}.get(status, "")
+        raise PipelineError(f"--push-to-hub {name}: the Hub refused it ({status}): {advice or error}") from error
+    except OSError as error:  # requests' connection errors, and huggingface_hub's offline mode
+        raise PipelineError(
+            f"--push-to-hub {name}: the Hub cannot be reached ({type(error).__name__}): connect, or unset"
+            " HF_HUB_OFFLINE. The export is in its folder"
+        ) from error

@@ -1,0 +1,225 @@
+"""The addresses of the server: predictions, what is served, and the page to try it.
+
+Errors are ``{"error": "...", "error_type": "..."}``: 400 asked by another name, 404 no such model, 405 no such method,
+408 a body that does not arrive, 413 beyond a limit, 422 unfit, 429 too much is waiting, 500 a fault of the server, 503
+stopping.
+"""
+
+import asyncio
+import base64
+import hashlib
+import re
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
+
+from pipeline.system.errors import printable, shortened
+from pipeline.system.version import VERSION
+from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, parse, too_large
+from stages.serve.limits import Limits
+from stages.serve.metrics import Metrics
+from stages.serve.service import Service, Shelf
+
+B = TypeVar("B", bound=BaseModel)
+
+PAGE = Path(__file__).parent / "page.html"
+_BODY_SECONDS = 30.0
+_CLIENT_WENT = 499
+"""The status that nginx logs for a client that disconnects before its answer; counted, never sent."""
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """The server's application.
+
+    Args:
+        hosts: the names and addresses that a request may give in its Host header. They stop a web page whose name
+            comes to resolve to 127.0.0.1 (DNS rebinding) from reading answers of a server on its visitor's machine.
+    """
+    service = Service(shelf, limits)
+    # FastAPI's own pages of documentation load scripts from elsewhere; /openapi.json describes the same.
+    app = FastAPI(
+        title="Adapter fusion pipeline", version=VERSION, docs_url=None, redoc_url=None, lifespan=service.running
+    )
+    app.state.service = service
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(_Counted, metrics=service.metrics)  # last: it is the outermost, and counts what others refuse
+    _add_errors(app)
+    _add_page(app)
+    _add_state(app, service)
+    _add_predictions(app, service)
+    _add_explanations(app, service)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Give refusals and the framework's errors the same form."""
+
+    @app.exception_handler(Refused)
+    async def refused(_request: Request, error: Refused) -> JSONResponse:
+        return _error(error.status, error.kind, error.message, error.headers)
+
+    @app.exception_handler(404)
+    async def missing(request: Request, _error_: Exception) -> JSONResponse:
+        return _error(404, "not_found", f"no such address: {shortened(request.url.path)}")
+
+    @app.exception_handler(405)
+    async def method(request: Request, _error_: Exception) -> JSONResponse:
+        return _error(405, "not_found", f"{request.method} is not for this address")
+
+
+def _add_page(app: FastAPI) -> None:
+    page, policy = read_page()
+
+    # Some load balancers ask with HEAD whether a server is there.
+    @app.head("/", include_in_schema=False)
+    @app.get("/", response_class=HTMLResponse)
+    async def index() -> HTMLResponse:
+        return HTMLResponse(page, headers={"content-security-policy": policy})
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    """Add the addresses of health, metrics and the list of models."""
+
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        is_well = service.batcher.is_alive and bool(service.shelf.tasks)
+        return JSONResponse({"status": "ok" if is_well else "unhealthy"}, 200 if is_well else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @app.get("/models")
+    async def models() -> JSONResponse:
+        return JSONResponse({"default": service.shelf.default, "models": service.shelf.models()})
+
+
+def _add_predictions(app: FastAPI, service: Service) -> None:
+    shelf = service.shelf
+
+    async def answer(name: str, request: Request) -> JSONResponse:
+        body = await _read(PredictBody, request, service.limits.max_body)
+        model = await service.model(name)
+        return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
+
+    @app.post("/", include_in_schema=False)  # clients of an Inference Endpoint know only where the server is
+    @app.post("/predict", openapi_extra=_described(PredictBody))
+    async def predict(request: Request) -> JSONResponse:
+        if shelf.default is None:
+            raise Refused(
+                404,
+                "not_found",
+                f"there is no default model (serve --model): POST /models/TASK/predict, {_names(shelf)}",
+            )
+        return await answer(shelf.default, request)
+
+    @app.post("/predict/all", openapi_extra=_described(PredictAllBody))
+    async def predict_all(request: Request) -> JSONResponse:
+        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, service.limits.max_body)))
+
+    @app.post("/models/{name}/predict", openapi_extra=_described(PredictBody))
+    async def predict_by(name: str, request: Request) -> JSONResponse:
+        return await answer(name, request)
+
+
+def _add_explanations(app: FastAPI, service: Service) -> None:
+    @app.post("/models/{name}/explain", openapi_extra=_described(ExplainBody))
+    async def explain(name: str, request: Request) -> JSONResponse:
+        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, service.limits.max_body)))
+
+
+async def _read(body: type[B], request: Request, most: int) -> B:
+    """The body of a request, read no further than ``most`` bytes."""
+    refused = too_large(f"the body is longer than {most} bytes")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise refused
+    content = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > most:
+                    raise refused
+    except TimeoutError:
+        raise Refused(408, "validation", f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+    return parse(body, bytes(content))
+
+
+class _Counted:
+    """ASGI middleware: counts requests, adds headers to every answer, and answers 500 if the application fails."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+        # A redirect to the address without its last slash would say http, even behind a proxy that speaks https.
+        scope["path"] = scope["path"].rstrip("/") or "/"
+
+        async def counted(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(key.encode(), value.encode()) for key, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        except ClientDisconnect:  # in the middle of its body, so that nobody waits for an answer
+            status = status or _CLIENT_WENT
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if status:  # it has begun: the connection is all that can be closed
+                raise
+            await _error(500, "backend", "the server failed: its log says why")(scope, receive, counted)
+        finally:
+            # The declared address, so that names in requests add no series.
+            path = getattr(scope.get("route"), "path", "other")
+            self._metrics.request(path, status, time.perf_counter() - started)
+
+
+def read_page() -> tuple[str, str]:
+    """The page to try the models, and a policy under which it runs only its own script and loads nothing else."""
+    page = PAGE.read_text(encoding="utf-8")
+    hashes = {}
+    for tag in ("style", "script"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        hashes[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return page, (
+        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}';"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _names(shelf: Shelf) -> str:
+    return f"where TASK is one of {', '.join(shelf.tasks)}"
+
+
+def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": printable(message), "error_type": kind}, status, headers)
+
+
+def _described(body: type[BaseModel]) -> dict[str, Any]:
+    """OpenAPI's description of a body that FastAPI does not parse."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}

@@ -1,0 +1,240 @@
+"""Answer requests with the models of a store: the queue, and the thread that loads models."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from pipeline.system.errors import PipelineError, shortened
+from stages.answers import Answer, TooLong
+from stages.serve.batching import Batcher, Closed, QueueFull
+from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, Text, texts_of, too_large, unfit
+from stages.serve.limits import Limits
+from stages.serve.metrics import Metrics
+
+T = TypeVar("T")
+
+_RETRY_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Explains answers of a model, with everything that this needs in memory."""
+
+    explain: Callable[[Text], dict[str, Any]]
+    passes: int
+    """Forward passes for one text."""
+
+
+class Served(Protocol):
+    """A model in memory. Only :class:`Batcher`'s thread calls :meth:`answers`."""
+
+    @property
+    def name(self) -> str: ...  # TASK@RUN
+    @property
+    def is_pair(self) -> bool: ...
+    def check(self, text: Any, where: str) -> Any:
+        """The text or pair as the model reads it; a :class:`PipelineError` that says ``where`` it stands if unfit."""
+
+    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
+        """An answer a row, which is a text or pair and whether it may be cut."""
+
+
+class Shelf(Protocol):
+    """The models of a store. Only one thread at a time calls the methods that load."""
+
+    @property
+    def default(self) -> str | None: ...
+    @property
+    def tasks(self) -> list[str]: ...
+    @property
+    def loaded(self) -> int: ...
+    @property
+    def swaps(self) -> int: ...
+    def models(self) -> list[dict[str, Any]]: ...
+    def has(self, name: str) -> bool:
+        """Whether there is a model of a task or TASK@RUN, in memory or not."""
+
+    def find(self, name: str) -> Served | None:
+        """The model of a task or TASK@RUN if it is in memory."""
+
+    def load(self, name: str) -> Served:
+        """The same, loaded if need be; KeyError for an unknown name."""
+
+    def explainer(self, name: str) -> Explainer:
+        """The explainer of the model; KeyError for an unknown name."""
+
+    def refresh(self) -> None:
+        """Serve what the store holds now."""
+
+
+class Service:
+    """Answers requests: it has the shelf, the queue, and the thread that loads models."""
+
+    def __init__(self, shelf: Shelf, limits: Limits) -> None:
+        self.shelf, self.limits = shelf, limits
+        self.metrics = Metrics(
+            waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded, swaps=lambda: shelf.swaps
+        )
+        self.batcher = Batcher(
+            max_rows=limits.max_batch,
+            max_wait=limits.max_wait / 1000,
+            max_queue=limits.max_queue,
+            observe=self.metrics.batch,
+        )
+        self._loader: Executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+
+    @asynccontextmanager
+    async def running(self, _app: object) -> AsyncIterator[None]:
+        """Check the store regularly; at the end answer the requests that wait."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.to_thread(self.batcher.close)
+            await asyncio.to_thread(self._loader.shutdown, wait=True, cancel_futures=True)
+
+    async def _watch(self) -> None:
+        last = ""
+        while True:
+            await asyncio.sleep(self.limits.poll)
+            try:
+                await self._loading(self.shelf.refresh)
+                last = ""
+            except Exception:
+                # The next check may succeed; until then the models in memory are served.
+                problem = traceback.format_exc()
+                if problem != last:
+                    print(problem, end="", file=sys.stderr)
+                last = problem
+
+    async def _loading(self, action: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._loader, action, *arguments)
+
+    async def model(self, name: str) -> Served:
+        """The model that a request names."""
+        self.check_known(name)
+        served = self.shelf.find(name)
+        return await self._named(name, self.shelf.load) if served is None else served
+
+    async def _named(self, name: str, action: Callable[[str], T]) -> T:
+        try:
+            return await self._loading(action, name)
+        except KeyError:  # it was removed meanwhile
+            raise self._unknown(name) from None
+        except PipelineError as error:
+            raise Refused(503, "unhealthy", f"model {shortened(name)} cannot be loaded: {error}") from None
+        except RuntimeError:  # of an executor that is shut down
+            raise _stopping() from None
+
+    def check_known(self, name: str) -> None:
+        """Refuse an unknown name here, where it costs no time of the thread that loads."""
+        if not self.shelf.has(name):
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> Refused:
+        known = ", ".join(self.shelf.tasks) or "none"
+        return Refused(404, "not_found", f"no model {shortened(name)}: there are those of {known}")
+
+    async def predict(self, model: Served, body: PredictBody) -> list[Any]:
+        """The answer to one text or pair, or a list of the answers to several."""
+        texts, single = self.read(model, body.inputs)
+        results = await self.compute(model.answers, [(text, body.may_cut) for text in texts])
+        for number, result in enumerate(results):
+            if isinstance(result, TooLong):
+                raise too_large(f"{_where(number, single)} {result}")
+        listed = [result.listed(body.transform, body.top_k) for result in results]
+        return listed[0] if single and body.parameters is None else listed
+
+    def read(self, model: Served, inputs: Any) -> tuple[list[Text], bool]:
+        """The texts or pairs that the model can answer, and whether it is one alone."""
+        texts, single = texts_of(inputs, model.is_pair)
+        if len(texts) > self.limits.max_batch:
+            raise too_large(
+                f"inputs has {len(texts)} texts or pairs, more than {self.limits.max_batch}: send fewer at once"
+            )
+        try:
+            checked = [model.check(text, _where(number, single)) for number, text in enumerate(texts)]
+        except PipelineError as error:
+            raise unfit(str(error)) from None
+        for number, text in enumerate(checked):
+            longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
+            if longest > self.limits.max_text:
+                raise too_large(
+                    f"{_where(number, single)} has {longest} characters, more than {self.limits.max_text}: shorten it"
+                )
+        return checked, single
+
+    async def compute(
+        self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any], passes: int = 1
+    ) -> list[Any]:
+        """The results of ``work`` for the rows, computed in the models' thread; one row takes ``passes`` passes."""
+        try:
+            return await asyncio.wrap_future(self.batcher.submit(work, rows, passes))
+        except QueueFull:
+            raise Refused(
+                429,
+                "overloaded",
+                f"more than {self.limits.max_queue} texts or pairs would wait: try again in {_RETRY_SECONDS} s",
+                {"retry-after": str(_RETRY_SECONDS)},
+            ) from None
+        except Closed:
+            raise _stopping() from None
+
+    async def predict_all(self, body: PredictAllBody) -> dict[str, Any]:
+        """The answers of several tasks, and why a task that the request did not name has none.
+
+        Tasks are answered one after the other: together they could need more rows than the queue holds.
+        """
+        answers: dict[str, Any] = {}
+        refusals: dict[str, Refused] = {}
+        if body.tasks is not None:
+            self._check_named(body.tasks)
+        for name in self.shelf.tasks if body.tasks is None else body.tasks:
+            try:
+                answers[name] = await self.predict(await self.model(name), body)
+            except Refused as refused:
+                if body.tasks is not None or refused.status not in (413, 422):
+                    raise
+                refusals[name] = refused
+        if refusals and not answers:
+            raise next(iter(refusals.values()))
+        return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
+
+    def _check_named(self, names: Sequence[str]) -> None:
+        """Refuse an empty list, a name that is unknown or repeated, and more names than models that stay in memory."""
+        if not names:
+            raise unfit("tasks is empty: name at least one, or leave it out for all")
+        seen = set[str]()
+        for name in names:
+            self.check_known(name)
+            if name in seen:
+                raise unfit(f"tasks names {shortened(name)} twice: name each once")
+            seen.add(name)
+        most = max(self.limits.max_models, len(self.shelf.tasks))
+        if len(names) > most:
+            raise too_large(f"tasks has {len(names)} names, more than {most}: send fewer at once")
+
+    async def explain(self, name: str, body: ExplainBody) -> dict[str, Any]:
+        model = await self.model(name)
+        (text, *others), single = self.read(model, body.inputs)
+        if others or not single:
+            raise unfit("inputs is a list: an explanation is of one text or pair")
+        explainer = await self._named(name, self.shelf.explainer)
+        # An explanation that needs more passes than the queue holds is computed when nothing else waits.
+        passes = min(explainer.passes, self.limits.max_queue)
+        (result,) = await self.compute(lambda _: [explainer.explain(text)], [text], passes)
+        return result
+
+
+def _where(number: int, single: bool) -> str:
+    return "inputs" if single else f"inputs[{number}]"
+
+
+def _stopping() -> Refused:
+    return Refused(503, "unhealthy", "the server is stopping", {"connection": "close"})
