@@ -40,6 +40,7 @@ def new_task(
     label: str | None = None,
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
+    similar: str | None = None,
     split: str = "80/10/10",
     seed: int = 0,
     is_found: bool = False,
@@ -49,6 +50,7 @@ def new_task(
     Args:
         text: the column of the texts, or two with a comma between them (:func:`columns_named`).
         drop_labels: rows with one of these are left out, here and where the task is read.
+        similar: of two classes of pairs, the one of similar texts; None: by its name, if that says so.
         is_found: whether other commands look into ``data`` unasked, so that those named at the end need not say it.
 
     Raises:
@@ -68,7 +70,9 @@ def new_task(
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
     shared = _shared(parts)
-    content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared)
+    if similar is None:
+        similar = _similar_by_name(proposal)
+    content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared, similar)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
     suffix = file.suffix.lower() if format_of(file).is_exact else ".csv"
@@ -79,6 +83,11 @@ def new_task(
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
     written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
+    if similar is None and _may_be_similar(proposal):
+        first, second = proposal.classes
+        lines.append(
+            f"for --head cosine, '{second}' is the class of similar texts; if it is '{first}': --similar {first}"
+        )
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
     others = _alike(data, folder, proposal.rows)
     lines += _next(folder, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
@@ -230,7 +239,25 @@ def _warnings(proposal: Proposal) -> list[str]:
     return lines
 
 
-def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: str | None) -> str:
+_SIMILAR = {
+    "1", "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar", "same",
+    "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
+}  # fmt: skip
+"""Names of the class of similar texts, in lower case."""
+
+
+def _may_be_similar(proposal: Proposal) -> bool:
+    """Whether a cosine head could tell the task's two classes apart."""
+    return len(proposal.columns.text) == 2 and len(proposal.classes) == 2
+
+
+def _similar_by_name(proposal: Proposal) -> str | None:
+    """The one of two classes of pairs whose name says that its texts are similar; None: neither or both."""
+    named = [name for name in proposal.classes if name.strip().casefold() in _SIMILAR]
+    return named[0] if _may_be_similar(proposal) and len(named) == 1 else None
+
+
+def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: str | None, similar: str | None) -> str:
     """The task in TOML, with comments on what can be changed."""
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
@@ -255,6 +282,8 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
             *(f"    {_toml(one)},  # {_rows(counts[one])}" for one in proposal.classes),
             "]",
         ]
+    if similar is not None:
+        lines.append(f"similar = {_toml(similar)}  # the class of similar texts, for --head cosine")
     lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_because(proposal)}")
     lines.append(f"max_length = {proposal.max_length}  # tokens; longer texts are cut: tasks check counts them")
     if proposal.labels or proposal.drop_labels:

@@ -29,6 +29,7 @@ def tasks_new(
     label: str | None = None,
     kind: Kind | None = None,
     drop_labels: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    similar: str | None = None,
     split: str = "80/10/10",
     seed: int = 0,
 ) -> None:
@@ -41,6 +42,7 @@ def tasks_new(
         label: The column of the labels (found by name and content).
         kind: classes or score (score, if numbers have fractions or many different values).
         drop_labels: A label that stands for none, such as -1: its rows are left out; may be given several times.
+        similar: Of two classes of pairs, the one of similar texts, for --head cosine (by its name).
         split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
     """
@@ -56,6 +58,7 @@ def tasks_new(
             label=label,
             kind=kind,
             drop_labels=drop_labels,
+            similar=similar,
             split=split,
             seed=seed,
             is_found=is_found,

@@ -1,5 +1,6 @@
 """A task's rows as a model reads them, and how it is scored on them."""
 
+import json
 from collections.abc import Iterator, Mapping
 
 import pandas as pd
@@ -54,6 +55,7 @@ class Scoring:
         self.splits = splits_of(rows, recipe, backbone.tokenizer, recipe.pairs.average_orders)
         self.objective = objective_of(task, recipe)
         self.tunes = recipe.cosine_threshold == "tuned"
+        self.reverses = recipe.cosine_similar == "first"
         self._batch_size, self._pad_token_id = 2 * recipe.batch_size, backbone.tokenizer.pad_token_id
         self.test = None if test is None else Scoring(task, test, recipe, backbone, accelerator)
 
@@ -76,7 +78,9 @@ class Scoring:
             return None
         head.threshold.zero_()
         outputs = self._outputs(model)
-        chosen = best_threshold(outputs.squeeze(-1).numpy(), self.rows["label"].to_numpy(), self.task.metric)
+        labels = self.rows["label"].to_numpy()
+        similar = 1 - labels if self.reverses else labels
+        chosen = best_threshold(outputs.squeeze(-1).numpy(), similar, self.task.metric)
         head.threshold.fill_(chosen)
         return outputs - head.threshold.item()
 
@@ -224,10 +228,9 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
 
 
 def reversed_note(task: Task) -> str:
-    """What to do where a cosine head has the two classes of a task in the wrong order."""
+    """What to do where a cosine head would read the wrong one of two classes as similar."""
     first, second = task.classes
     return (
         f"{task.name}: texts of '{first}' are more similar than those of '{second}', but a cosine head reads the second"
-        f' class as similar: write classes = ["{second}", "{first}"] in its task.toml, and swap the numbers that its'
-        " labels mean, if it has any"
+        f" class as similar: write similar = {json.dumps(first, ensure_ascii=False)} into its task.toml"
     )

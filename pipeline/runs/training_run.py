@@ -222,7 +222,7 @@ class TrainingRun:
     def _tell_reversed(self, model: MultitaskModel, accelerator: Accelerator) -> None:
         """Say where a cosine head would be trained to call texts similar that are the less similar ones now."""
         for name, part in self.parts.items():
-            if part.recipe.head != "cosine" or part.task.kind != "classes":
+            if part.recipe.head != "cosine" or part.task.kind != "classes" or part.task.similar is not None:
                 continue
             rows = at_most(self.data[name].dev, COSINE_ROWS)
             scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)

@@ -28,6 +28,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam", "constant"]
 AdamCorrection = Literal["moments", "step"]
 ScoreLoss = Literal["normalised", "raw"]
+CosineSimilar = Literal["first", "second"]
 CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
 Extras = Annotated[
@@ -39,7 +40,7 @@ MIN_STEPS = 400
 """Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
 EVALUATIONS = 10
 """Scorings on dev where neither epochs nor min_steps are given."""
-OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "score_loss"})
+OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "cosine_similar", "score_loss"})
 """The keys that decide how a model's output becomes a prediction and a loss."""
 _AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
 
@@ -70,6 +71,9 @@ class Recipe(RecipePart):
         "zero",
         description="with a cosine head, class 1 is above this cosine: 0 (zero), or the best on the validation rows"
         " (tuned)",
+    )
+    cosine_similar: CosineSimilar = Field(
+        "second", description="the class above that cosine; the task's key `similar` sets it to the first"
     )
     score_loss: ScoreLoss = Field(
         "normalised",

@@ -47,6 +47,8 @@ def resolve(
         joint: the task trains together with others.
     """
     encoding, head = _reading(recipe, task)
+    if task.first_is_similar:
+        recipe = recipe.model_copy(update={"cosine_similar": "first"})
     resolved = _in_effect(recipe, task, encoding, head, joint).model_copy(
         update={
             "encoding": encoding,
@@ -171,6 +173,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "head_learning_rate": head != "cosine" or joint,
         "cosine_scale": head == "cosine" and task.kind == "score",
         "cosine_threshold": head == "cosine" and task.kind == "classes",
+        "cosine_similar": head == "cosine" and task.kind == "classes",
         "score_loss": task.kind == "score" and not (_is_frozen(recipe) and head == "cosine" and not joint),
         "class_weights": task.kind == "classes",
         "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth

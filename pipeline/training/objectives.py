@@ -40,7 +40,7 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
     """
     if task.kind == "classes":
         if recipe.head == "cosine":
-            return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes, _read_cosine)
+            return _cosine_classes(weights, reverse=recipe.cosine_similar == "first")
         if recipe.one_logit:
             loss, predict, read = _one_logit_loss, _predict_one_logit, _read_one_logit
         else:
@@ -122,6 +122,22 @@ def _one_logit_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smo
     if weights is None and not smoothing:
         return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype))
     return _class_loss(torch.cat([torch.zeros_like(outputs), outputs], dim=-1), labels, weights, smoothing)
+
+
+def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
+    """The objective of two classes that a cosine tells apart; with ``reverse`` the first is that of similar texts."""
+    if not reverse:
+        return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes, _read_cosine)
+    usual = _cosine_classes(None if weights is None else weights.flip(0), reverse=False)
+
+    def predict(outputs: Tensor) -> Prediction:
+        prediction = usual.predict(outputs)
+        assert prediction.probabilities is not None
+        return Prediction(1 - prediction.values, prediction.probabilities[:, ::-1].copy())
+
+    return Objective(
+        lambda outputs, labels: usual.loss(outputs, 1 - labels), predict, lambda outputs: usual.read(outputs).flip(-1)
+    )
 
 
 def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -140,6 +140,8 @@ def read_as(target: Task, cosine: Recipe | None) -> str:
         cosine: the resolved recipe of the target, if the model is read by its cosine.
     """
     recipe = None if cosine is None else {key: cosine.flat()[key] for key in _OF_A_READING}
+    if cosine is not None and recipe is not None and cosine.cosine_similar == "first":
+        recipe["cosine_similar"] = "first"
     return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe}))
 
 

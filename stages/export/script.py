@@ -131,11 +131,15 @@ def _answer(trained: Trained) -> list[str]:
     ]
 
 
+_SIMILAR = {"second": "1 - positive, positive", "first": "positive, 1 - positive"}
+"""The probabilities of two classes, by the one that is of similar texts."""
+
+
 def _read(trained: Trained) -> list[str]:
     if trained.recipe.head == "cosine" and trained.task.range is None:
         return [
             "    positive = ((1 + values[:, 0]) / 2).clamp(0, 1)",
-            "    values = torch.stack([1 - positive, positive], dim=-1)",
+            f"    values = torch.stack([{_SIMILAR[trained.recipe.cosine_similar]}], dim=-1)",
         ]
     if trained.task.range is None:
         return ["    values = values.softmax(-1)"]

@@ -63,6 +63,14 @@ LONG = [
 ]
 OTHER_LONG = [name.replace("Department", "Section") + " b" for name in LONG]
 CASES = {
+    # Which of two classes of pairs is that of similar texts.
+    "pairs with yes and no": Case(
+        {**pairs_of("question1", "question2"), "label": ["yes", "no"] * 30}, ("no", "yes"), ("question1", "question2"),
+        unsaid=("--similar",),
+    ),
+    "pairs with names that do not say": Case(
+        pairs_of("question1", "question2"), ("x", "y"), ("question1", "question2"), said=("--similar x",),
+    ),
     # Rows of one text with several labels.
     "a stray label beside a clear majority": Case(
         repeated("thank you", ("thanks", 30), ("good", 1)), ("bad", "good", "thanks"),

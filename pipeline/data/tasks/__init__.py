@@ -100,6 +100,9 @@ class Task(BaseModel):
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="the column of the text, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
+    similar: str | None = Field(
+        None, description="of two classes of pairs, the one of similar texts, for cosine heads; unset: the second"
+    )
     range: tuple[Bound, Bound] | None = Field(None, description="lowest and highest score")
     metric: Metric = Field(description="the metric of its scores, which also selects epochs on dev: see below")
     encoding: Encoding = Field(
@@ -121,6 +124,11 @@ class Task(BaseModel):
     def outputs(self) -> int:
         """Width of a head's output: one a class, or one score."""
         return len(self.classes) if self.kind == "classes" else 1
+
+    @property
+    def first_is_similar(self) -> bool:
+        """Whether a high cosine means the first of its two classes; usually it means the second."""
+        return self.similar is not None and self.similar == self.classes[0]
 
     @property
     def meaning(self) -> dict[str, Any]:
@@ -186,6 +194,11 @@ def _mistakes_of_classes(raw: dict[str, Any]) -> Iterator[str]:
         yield f"classes: names repeat (got {shortened(names)})"
     if raw.get("range") is not None:
         yield "range: belongs to kind 'score'"
+    if (similar := raw.get("similar")) is not None:
+        if len(names) != 2 or len(_listed(raw.get("text"))) != 2:
+            yield "similar: belongs to pairs with two classes"
+        elif similar not in names:
+            yield f"similar: {shortened(similar)} is neither '{names[0]}' nor '{names[1]}'"
 
 
 def _mistakes_of_scores(raw: dict[str, Any]) -> Iterator[str]:
@@ -194,8 +207,9 @@ def _mistakes_of_scores(raw: dict[str, Any]) -> Iterator[str]:
         yield "range: a task of kind 'score' needs its lowest and highest score"
     elif isinstance(bounds, list) and len(bounds) == 2 and not _are_ordered(*bounds):
         yield f"range: the first number must be below the second (got {shortened(bounds)})"
-    if raw.get("classes"):
-        yield "classes: belongs to kind 'classes'"
+    for key in ("classes", "similar"):
+        if raw.get(key):
+            yield f"{key}: belongs to kind 'classes'"
 
 
 def _are_ordered(low: Any, high: Any) -> bool:

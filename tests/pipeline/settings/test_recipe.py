@@ -673,6 +673,7 @@ DEFAULTS = {
     "train_merged": False,
     "score_loss": "normalised",
     "cosine_threshold": "zero",
+    "cosine_similar": "second",
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
