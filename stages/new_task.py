@@ -240,8 +240,8 @@ def _warnings(proposal: Proposal) -> list[str]:
 
 
 _SIMILAR = {
-    "1", "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar", "same",
-    "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
+    "1", "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
+    "same", "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
 }  # fmt: skip
 """Names of the class of similar texts, in lower case."""
 
