@@ -66,7 +66,7 @@ DataFolders = Annotated[
         negative=(),
         validator=_check_paths,
         show_default=False,
-        help="Folder with <task>/{train,dev,test} as parquet, csv, tsv, jsonl or xlsx, and <task>/task.toml; may be"
+        help="Folder with <task>/{train,dev,test} as tables (csv, parquet and others) and <task>/task.toml; may be"
         " given several times. A task in none of them is read from its Hub data set (the folder data, if there is"
         " one).",
     ),

@@ -30,10 +30,9 @@ def predict(
 
     Args:
         target: The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction etc.
-        input: Table with the text columns of each task (parquet, csv, tsv, jsonl or xlsx by suffix), or - for csv from
+        input: Table with the text columns of each task (csv, xlsx, parquet and others, by suffix), or - for csv from
             standard input. A row with a blank text gets no prediction.
-        output: Table to write (parquet, csv, tsv, jsonl or xlsx), in the input's order, or - for csv to standard
-            output.
+        output: Table to write, in any of these formats and in the input's order, or - for csv to standard output.
         using: fusion, adapter (each: the best on dev), a RUN or ensemble:NAME; auto: the better of fusion and adapter
             on dev.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new

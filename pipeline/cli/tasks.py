@@ -36,7 +36,7 @@ def tasks_new(
     """Make a task of your own from a table: a task file and the splits train, dev and test.
 
     Args:
-        file: Table with texts and labels (csv, tsv, jsonl, parquet or xlsx).
+        file: Table with texts and labels (csv, xlsx, parquet and others).
         name: Name of the task (from the file's name).
         text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
         label: The column of the labels (found by name and content).

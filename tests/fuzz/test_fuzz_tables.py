@@ -263,9 +263,8 @@ def people_tables(draw: st.DrawFn) -> tuple[str, dict[str, list[Any]]]:
 
 
 def people_file(file: Path, columns: dict[str, list[Any]], separator: str) -> None:
-    if file.suffix in (".parquet", ".jsonl"):
-        table = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})
-        table.to_parquet(file) if file.suffix == ".parquet" else write_table(table, file)
+    if file.suffix not in (".csv", ".tsv", ".xlsx"):
+        write_table(pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()}), file)
         return
     header = ["" if name.startswith("Unnamed") else name for name in columns]
     rows = zip(*columns.values(), strict=True)
