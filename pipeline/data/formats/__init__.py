@@ -5,7 +5,7 @@ To add a format, write a module with a :class:`Format` and add it to ``FORMATS``
 
 from pathlib import Path
 
-from pipeline.data.formats import delimited, jsonl, parquet, xlsx
+from pipeline.data.formats import delimited, json_records, jsonl, parquet, xlsx
 from pipeline.data.formats.base import Format, Table
 from pipeline.system.errors import PipelineError
 
@@ -16,6 +16,7 @@ FORMATS: tuple[Format, ...] = (
     delimited.CSV,
     delimited.TSV,
     jsonl.JSONL,
+    json_records.JSON,
     xlsx.XLSX,
 )
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods")
