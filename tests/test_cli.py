@@ -306,7 +306,6 @@ SLIPS: list[tuple[list[str], str | None]] = [
     ([*EXPORT, "kept"], "--output kept: holds"),
     ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
     ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
-    ([*EVALUATE, "--using", "ensemble:mine"], "an ensemble is several models"),
     ([*EXPLAIN, "--text", "a", "--using", "ensemble:mine"], "an ensemble is several models"),
     ([*EXPORT, "new", "--using", "fusion"], "no fusion of 'sst' in kept"),
     (["serve", "--store", "kept", "--port", "99999"], "--port 99999: give 0 to 65535"),

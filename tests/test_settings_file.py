@@ -136,7 +136,7 @@ def test_from_a_table_to_predictions_in_five_commands(
     published = pd.read_csv(data / "meals" / "train.csv").rename(columns={"sentence": "text"})
     published["label"] *= 4  # of five classes
 
-    def hub_rows(hub: Hub, task: object, split: str, labelled: bool) -> pd.DataFrame:
+    def hub_rows(hub: Hub, task: object, split: str, labelled: bool, **_: object) -> pd.DataFrame:
         return published.rename(columns={"text": "text_a"}).astype({"id": str})
 
     monkeypatch.setattr("pipeline.data.load._hub_rows", hub_rows)

@@ -77,7 +77,7 @@ def machine_errors() -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write ``path`` into a :class:`MachineError`."""
+    """Turn a refusal to write ``path`` into a :class:`MachineError`, or a :class:`PipelineError` if it is of this place."""
     try:
         yield
     except Exception as error:
@@ -89,7 +89,8 @@ def writing(path: Path) -> Iterator[None]:
         if reason is None:
             raise
         remedy = "free some space or name another place" if number in _FULL else "name another place for it"
-        raise MachineError(
+        kind = PipelineError if number in (*ONE_FILE, errno.EEXIST) else MachineError  # another place may do
+        raise kind(
             f"cannot write {path}: {reason}. Finished work is kept: {remedy} (--store, --reports, --output), and run"
             " the same command again"
         ) from error

@@ -51,7 +51,7 @@ def test_a_built_in_task_in_no_folder_is_read_from_the_hub_which_is_said_once(
 ) -> None:
     read: list[str] = []
 
-    def published(hub: load.Hub, task: load.Task, split: str, labelled: bool) -> pd.DataFrame:
+    def published(hub: load.Hub, task: load.Task, split: str, labelled: bool, **_: object) -> pd.DataFrame:
         read.append(split)
         return pd.DataFrame({"id": ["0", "1"], "text_a": [f"{split} one", f"{split} two"], "label": [0, 1]})
 

@@ -73,13 +73,13 @@ def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick
     expected = {task: workspace.ledger.predictions(record.run, task) for task in ("films", "meals")}
     for task, dev in expected.items():
         alone, _ = says(task, record.run, task)
-        pd.testing.assert_frame_equal(alone, dev.drop(columns="label"), check_dtype=False, atol=1e-5)
+        pd.testing.assert_frame_equal(alone, dev.drop(columns=["label", "group"]), check_dtype=False, atol=1e-5)
     both, found = says("films,meals", record.run, "films")
     assert found == passes
     own = both[[column for column in both if column.startswith("films_")]]
     pd.testing.assert_frame_equal(
         own.set_axis(own.columns.str.removeprefix("films_"), axis=1),
-        expected["films"].drop(columns=["id", "label"]),
+        expected["films"].drop(columns=["id", "label", "group"]),
         check_dtype=False,
         atol=1e-5,
     )
@@ -89,7 +89,7 @@ def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, 
     """What is frozen in it is not as it was pretrained."""
     start = single_run(workspace, "full", "pairs", quick("full"), seed=1).get()
     record = trained(workspace, quick, ["films", "meals"], trainable="head", start=start)
-    dev = workspace.ledger.predictions(record.run, "films").drop(columns="label")
+    dev = workspace.ledger.predictions(record.run, "films").drop(columns=["label", "group"])
     pd.testing.assert_frame_equal(says("films", record.run, "films")[0], dev, check_dtype=False, atol=1e-5)
 
 
@@ -117,7 +117,7 @@ def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, s
     kept = runs(True)
     assert kept == unkept  # what is kept of a run is no part of what it is
     for run, dev in before.items():
-        expected = dev.drop(columns="label")
+        expected = dev.drop(columns=["label", "group"])
         pd.testing.assert_frame_equal(says("films", run, "films")[0], expected, check_dtype=False, atol=1e-5)
     weights = [workspace.ledger.weights_file(run) for run in kept.values()]
     written = [file.stat().st_mtime_ns for file in weights]
