@@ -77,7 +77,7 @@ def machine_errors() -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a refusal to write ``path`` into a :class:`MachineError`; if it is of this place, a :class:`PipelineError`."""
+    """Turn a refusal to write ``path`` into a :class:`MachineError`; one of this place alone, a plain one."""
     try:
         yield
     except Exception as error:
