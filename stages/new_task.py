@@ -1,6 +1,7 @@
 """tasks new: from a table to a task with splits."""
 
 import json
+import re
 import shlex
 import tomllib
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.data.cells import as_number
 from pipeline.data.columns import columns_named
 from pipeline.data.foreign import read_foreign
 from pipeline.data.formats import format_of
@@ -72,6 +74,9 @@ def new_task(
     shared = _shared(parts)
     if similar is None:
         similar = _similar_by_name(proposal)
+    elif not (_may_be_similar(proposal) and similar in proposal.classes):
+        classes = f", {' or '.join(map(shortened, proposal.classes))}" if _may_be_similar(proposal) else ""
+        raise PipelineError(f"--similar {shortened(similar)}: give one of two classes of pairs{classes}")
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared, similar)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
@@ -240,7 +245,7 @@ def _warnings(proposal: Proposal) -> list[str]:
 
 
 _SIMILAR = {
-    "1", "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
+    "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
     "same", "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
 }  # fmt: skip
 """Names of the class of similar texts, in lower case."""
@@ -253,8 +258,14 @@ def _may_be_similar(proposal: Proposal) -> bool:
 
 def _similar_by_name(proposal: Proposal) -> str | None:
     """The one of two classes of pairs whose name says that its texts are similar; None: neither or both."""
-    named = [name for name in proposal.classes if name.strip().casefold() in _SIMILAR]
-    return named[0] if _may_be_similar(proposal) and len(named) == 1 else None
+    if not _may_be_similar(proposal):
+        return None
+    low, high = map(as_number, proposal.classes)
+    if high == 1 and low in (0, -1):
+        return proposal.classes[1]
+    words = [re.sub(r"[\s_-]+", " ", name.strip().casefold()).removeprefix("is ") for name in proposal.classes]
+    named = [name for name, word in zip(proposal.classes, words, strict=True) if word in _SIMILAR]
+    return named[0] if len(named) == 1 else None
 
 
 def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: str | None, similar: str | None) -> str:

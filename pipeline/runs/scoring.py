@@ -21,7 +21,7 @@ from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import CosineSimilar, Recipe
 from pipeline.stats.metrics import best_threshold, score
 from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import objective_of
@@ -85,7 +85,7 @@ class Scoring:
         return outputs - head.threshold.item()
 
     def reads_classes_reversed(self, model: TransferModel) -> bool:
-        """Whether pairs of the first of two classes have the higher cosine, which a cosine head reads as the second.
+        """Whether pairs of the class that a cosine head does not read as similar have the higher cosine.
 
         By the test of Mann and Whitney at a level of one in a thousand, as no one asked for it.
         """
@@ -93,7 +93,8 @@ class Scoring:
         first, second = cosine[labels == 0], cosine[labels == 1]
         if not (len(first) and len(second)):
             return False
-        return bool(mannwhitneyu(first, second, alternative="greater", method="asymptotic").pvalue < 0.001)
+        higher = "less" if self.reverses else "greater"
+        return bool(mannwhitneyu(first, second, alternative=higher, method="asymptotic").pvalue < 0.001)
 
     def _outputs(self, model: TransferModel) -> Tensor:
         return mean_outputs(
@@ -227,10 +228,10 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
     return table
 
 
-def reversed_note(task: Task) -> str:
+def reversed_note(task: Task, similar: CosineSimilar) -> str:
     """What to do where a cosine head would read the wrong one of two classes as similar."""
-    first, second = task.classes
+    wrong, right = task.classes if similar == "first" else task.classes[::-1]
     return (
-        f"{task.name}: texts of '{first}' are more similar than those of '{second}', but a cosine head reads the second"
-        f" class as similar: write similar = {json.dumps(first, ensure_ascii=False)} into its task.toml"
+        f"{task.name}: texts of '{right}' are more similar than those of '{wrong}', but a cosine head reads '{wrong}'"
+        f" as the class of similar texts: write similar = {json.dumps(right, ensure_ascii=False)} into its task.toml"
     )

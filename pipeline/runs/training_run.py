@@ -222,12 +222,14 @@ class TrainingRun:
     def _tell_reversed(self, model: MultitaskModel, accelerator: Accelerator) -> None:
         """Say where a cosine head would be trained to call texts similar that are the less similar ones now."""
         for name, part in self.parts.items():
-            if part.recipe.head != "cosine" or part.task.kind != "classes" or part.task.similar is not None:
+            if part.recipe.head != "cosine" or part.task.kind != "classes":
                 continue
             rows = at_most(self.data[name].dev, COSINE_ROWS)
             scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)
             if scoring.reads_classes_reversed(model.of(name).to(accelerator.device)):
-                self.workspace.tell_once(f"note: {reversed_note(part.task)}", about=("reversed", name))
+                self.workspace.tell_once(
+                    f"note: {reversed_note(part.task, part.recipe.cosine_similar)}", about=("reversed", name)
+                )
 
     def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
         """The adapters of a fusion that stay as they are."""

@@ -303,6 +303,7 @@ def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, t
 
 
 ENOUGH = "\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))])
+PAIRS = "\n".join(["text_a,text_b,label", *(f"number {row},and {row},{'ab'[row % 2]}" for row in range(40))])
 FEW_ROWS = "text,label\na b,x\nc d,y\ne f,x\ng h,y\n"
 REFUSED: dict[str, tuple[str, list[str], str]] = {
     "a folder that exists": (ENOUGH, ["--name", "old"], "exists already and stays as it is: move it away"),
@@ -323,6 +324,8 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     "three text columns": ("text,label\na b,x\n", ["--text", "a,b,c"], "no column 'a', 'b', 'c'"),
     "a split that is none": ("text,label\na b,x\n", ["--split", "80/10"], "--split '80/10': write percentages"),
     "a split of words": ("text,label\na b,x\n", ["--split", "most"], "--split 'most': write percentages"),
+    "a similar class of one text": (ENOUGH, ["--similar", "a"], "--similar 'a': give one of two classes of pairs"),
+    "a similar class that is none": (PAIRS, ["--similar", "x"], "give one of two classes of pairs, 'a' or 'b'"),
     "another kind": ("text,label\na b,x\n", ["--kind", "ranking"], "--kind"),
     "a score that is none": ("text,label\na b,x\nc d,y\n", ["--kind", "score"], "'x' is not a score"),
     "a ragged row": ("text,label\na b,x,y\n", [], "line 2 has 3 cells, and the header 2"),

@@ -68,6 +68,19 @@ CASES = {
         {**pairs_of("question1", "question2"), "label": ["yes", "no"] * 30}, ("no", "yes"), ("question1", "question2"),
         unsaid=("--similar",),
     ),
+    **{
+        f"pairs with {one} and {other}": Case(
+            {**pairs_of("question1", "question2"), "label": [one, other] * 30}, (one, other),
+            ("question1", "question2"), said=said, unsaid=unsaid, options={"kind": "classes"},
+        )
+        for one, other, said, unsaid in (
+            ("0", "1", (), ("--similar",)),
+            ("-1", "1", (), ("--similar",)),
+            ("1", "2", ("--similar 1",), ()),
+            ("is_duplicate", "original", (), ("--similar",)),
+            ("entailment", "not_entailment", (), ("--similar",)),
+        )
+    },
     "pairs with names that do not say": Case(
         pairs_of("question1", "question2"), ("x", "y"), ("question1", "question2"), said=("--similar x",),
     ),

@@ -55,6 +55,7 @@ def written(trained: Trained, folder: Path) -> bool:
         ("roberta", "pairs", {**ADAPTER, **MEAN, "head": "mlp"}, False),
         ("bert", "twins", {**ADAPTER, **SIAMESE, "head": "difference"}, False),
         ("distilbert", "twins", {**ADAPTER, **SIAMESE, "head": "cosine"}, False),
+        ("distilbert", "twins", {**ADAPTER, **SIAMESE, "head": "cosine", "cosine_similar": "first"}, False),
         ("bert", "pairs", {**ADAPTER, **SIAMESE, "head": "cosine"}, False),
         ("bert", "pairs", {**ADAPTER, **SIAMESE, **CLS, "head": "cosine", "cosine_scale": "shifted"}, False),
         ("bert", "films", {**FUSION, **CLS, "fusion": "standard"}, True),

@@ -57,6 +57,7 @@ def test_the_file_answers_as_torch_does(
         ("distilbert", "films", {**ADAPTER, "adapter": "bitfit", "head": "mlp"}),
         ("bert", "pairs", {**ADAPTER, "adapter": "lora", "encoding": "siamese", "head": "cosine"}),
         ("bert", "twins", {"trainable": "full", "encoding": "siamese", "head": "cosine", "pooling": "cls"}),
+        ("bert", "twins", {**ADAPTER, "encoding": "siamese", "head": "cosine", "cosine_similar": "first"}),
         ("bert", "films", {"trainable": "fusion", "gate": "matrix", "gate_rank": 2, "pooling": "cls"}),
         ("bert", "films", {"trainable": "fusion", "gate": "vector", "own_adapter": "none", "pooling": "cls"}),
         ("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}),
