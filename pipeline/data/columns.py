@@ -107,7 +107,7 @@ def meaning_of(column: str) -> Meaning | None:
 
 
 def nameless_columns(table: pd.DataFrame) -> list[str]:
-    """The columns without a name of which most cells are blank, as after a comma at the end of each line."""
+    """Columns without a name whose cells are mostly blank, such as a comma at the end of every line makes."""
     return [name for name in table.columns if is_unnamed(name) and 2 * table[name].map(is_blank).sum() > len(table)]
 
 
@@ -215,7 +215,7 @@ def _words(column: str) -> list[str]:
 
 
 def _pairs(columns: Sequence[str], of_texts: bool) -> list[tuple[str, str]]:
-    """Pairs of columns whose names differ in one word as those of a pair do, such as sentence1 and sentence2.
+    """Pairs of columns whose names differ in one word, such as sentence1 and sentence2.
 
     Args:
         of_texts: whether a word that the names share must be one of a text.

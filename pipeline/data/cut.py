@@ -32,7 +32,7 @@ def group_numbers(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _components(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The group of each row, that of each different text, and these texts."""
+    """The group of every row (n,), the group of every different text (m,), and these texts (m,)."""
     columns = [column for column in ("text_a", "text_b") if column in rows]
     keys = pd.concat([rows[column].map(text_key) for column in columns])
     codes, known = pd.factorize(keys)

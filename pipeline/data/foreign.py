@@ -1,13 +1,11 @@
-"""Read a table that another program wrote, whatever its encoding and layout."""
+"""Reads tables that other programs wrote, in any usual encoding and layout."""
 
 import re
-from itertools import takewhile
 from pathlib import Path
 
 import pandas as pd
 
 from pipeline.data.formats import FORMATS, Table
-from pipeline.data.formats.base import is_unnamed
 from pipeline.data.table_files import STANDARD
 from pipeline.data.tables import read_any, read_table
 from pipeline.system.errors import PipelineError
@@ -23,9 +21,7 @@ def read_foreign(file: Path) -> Table:
     table = read_any(file, strict=False)
     if table.rows.empty:
         raise PipelineError(f"{file}: no rows")
-    trailing = len(list(takewhile(is_unnamed, reversed(table.rows.columns.astype(str)))))
-    form = f"{table.form}, {trailing} last columns without a name" if trailing else table.form
-    return Table(table.rows, form)
+    return table
 
 
 def read_input(file: Path) -> pd.DataFrame:

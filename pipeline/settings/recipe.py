@@ -69,8 +69,8 @@ class Recipe(RecipePart):
     )
     cosine_threshold: CosineThreshold = Field(
         "zero",
-        description="with a cosine head, class 1 is above this cosine: 0 (zero), or the best on the validation rows"
-        " (tuned)",
+        description="with a cosine head, pairs above this cosine are similar: 0 (zero), or the best on the validation"
+        " rows (tuned)",
     )
     cosine_similar: CosineSimilar = Field(
         "second", description="the class above that cosine; the task's key `similar` sets it to the first"

@@ -46,7 +46,7 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
     The delimiter of a ``strict`` table is a tab for tsv, or where the header has tabs and no commas, as some releases
     name such files; else a comma. Otherwise it is the one that a first line such as ``sep=;`` names for Excel, or else
     the one of :data:`DELIMITERS` that cuts most of the first rows into as many cells as the header. Blanks after every
-    delimiter are dropped, and so are delimiters that end every row.
+    delimiter are dropped, as are blanks between a closing quote and a delimiter, and delimiters that end every row.
     """
     text, encoding = decode(content, where, strict=strict)
     if strict:
@@ -55,8 +55,18 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
         layout, text = _Layout(named[1]), text[named.end() :]  # the line break stays, so that lines keep their numbers
     else:
         layout = _layout(text)
+    if not strict:
+        text = _without_blanks_after_quotes(text, layout.separator)
     rows = _parse(text, where, layout, strict)
     return Table(rows, f"{suffix}, {encoding}, {DELIMITERS.get(layout.separator, layout.separator)}")
+
+
+def _without_blanks_after_quotes(text: str, separator: str) -> str:
+    """``"Hi" , "good"`` as ``"Hi", "good"``. Quoted cells are matched whole, so that blanks inside them stay."""
+    end = rf"(?=[{re.escape(separator)}\r\n]|\Z)"
+    if not re.search(f'" +{end}', text):
+        return text
+    return re.sub(rf'((?:\A|(?<=[{re.escape(separator)}\r\n])) *"(?:[^"]|"")*+") *{end}', r"\1", text)
 
 
 def _has_tabs_alone(text: str) -> bool:
@@ -74,8 +84,7 @@ def _sample(text: str, layout: _Layout) -> Iterator[list[str]]:
 def _layout(text: str) -> _Layout:
     """The layout with most cells in the header of those that cut nearly all first rows alike; commas if none does.
 
-    Texts hold commas, so a comma makes rows of many lengths where another character is the delimiter. ``csv.Sniffer``
-    counts characters in quoted texts too, so that it finds delimiters in prose.
+    Texts hold commas, so a comma makes rows of many lengths where another character is the delimiter.
     """
     fits: dict[_Layout, tuple[float, int, bool]] = {}
     for separator in DELIMITERS:
