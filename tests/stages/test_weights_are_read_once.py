@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import load
+from tests.nano import THINGS
 from tests.reads import reads_of
 from tests.stages.conftest import Shop
 
@@ -30,7 +31,7 @@ recipe = { bottleneck = 8, epochs = 1, gate_start = "even" }
         ("fuse", "--target", "films", "--fusion", "standard", *SMALL),
         ("compare", "--study", "study.toml", "--seeds", 1),
         ("predict", "--target", "films", "--input", "new.csv", "--output", "scored.csv"),
-        ("evaluate", "--target", "films", "--split", "dev"),
+        ("evaluate", "--target", "films", "--input", "labelled.csv"),
         ("explain", "--target", "films", "--using", "fusion", "--text", "the film is good"),
     ],
     ids=lambda command: " ".join(map(str, command[:5])),
@@ -41,6 +42,10 @@ def test_of_the_backbone_every_tensor_is_read_once(
     workspace, backbone = shop.copied(tmp_path), Path(shop.workspace.backbone_name)
     monkeypatch.chdir(tmp_path)
     Path("new.csv").write_text("sentence\nthe film is good\n")
+    rows = [
+        f"the {thing} is very {word} {word},{label}" for thing in THINGS for label, word in enumerate(("bad", "good"))
+    ]
+    Path("labelled.csv").write_text("\n".join(["sentence,label", *rows, *(row.replace("very", "") for row in rows)]))
     Path("small.toml").write_text("bottleneck = 8\nepochs = 1\n")
     Path("study.toml").write_text(STUDY)
     places = ("--backbone", backbone, "--data", workspace.data, "--store", "store", "--reports", "reports")
