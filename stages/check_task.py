@@ -16,7 +16,7 @@ from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
 from pipeline.data.texts import name_among
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
-from pipeline.system.errors import PipelineError, noted, one_line, raise_all
+from pipeline.system.errors import PipelineError, few, noted, one_line, raise_all
 
 _SHOWN = 8  # classes in a line
 
@@ -111,10 +111,7 @@ def _rare(task: Task, labels: pd.Series) -> list[str]:
         return []
     counts = Counter(labels.tolist())
     rare = [counted(name, str(counts[number])) for number, name in enumerate(task.classes) if counts[number] < FEW]
-    if not rare:
-        return []
-    more = f", and {len(rare) - _SHOWN} more" if len(rare) > _SHOWN else ""
-    return [f"classes with fewer than {FEW} training rows: {', '.join(rare[:_SHOWN])}{more}"]
+    return [f"classes with fewer than {FEW} training rows: {', '.join(few(rare, _SHOWN))}"] if rare else []
 
 
 def _repeats(repeats: Repeats, test_is_labelled: bool) -> list[str]:

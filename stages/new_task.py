@@ -233,7 +233,7 @@ def _warnings(proposal: Proposal) -> list[str]:
         f"left out: {_rows(len(numbers))} {reason} ({rows_text(numbers)})"
         for reason, numbers in proposal.dropped.items()
     ]
-    if some := [f"{_short(name)} {rows:,} of {count:,}" for name, (rows, count) in proposal.lost.items()]:
+    if some := [counted(_short(name), f"{rows:,} of {count:,}") for name, (rows, count) in proposal.lost.items()]:
         lines.append(f"rows left out of classes: {_listed(some)}")
     if proposal.repeated:
         lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")

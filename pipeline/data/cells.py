@@ -21,7 +21,8 @@ _MOST_EXACT = 2**53
 """The first whole number that ``float`` gives to another one too."""
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
-_GROUPED = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}([ \u00a0\u2009\u202f'\u2019][0-9]{3})+(\.[0-9]+)?\s*")
+_CALL = re.compile(r"(?:np\.|numpy\.)?(?:array|list|tuple|set|frozenset)\((.*?)(?:, *dtype=[^()]*)?\)", re.DOTALL)
+_GROUPED = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}([ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(\.[0-9]+)?\s*")
 _NO_DIGIT = re.compile(r"[^0-9.+-]")
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 
@@ -40,8 +41,8 @@ def is_nested(value: Any) -> bool:
 def listed(value: Any) -> list[Any] | None:
     """The labels in a cell that holds a list or a set, or spells one; None for any other cell.
 
-    Python, JSON and NumPy spell lists as ``['a', 'b']``, ``["a", "b"]`` and ``['a' 'b']``, fastText as ``__label__a
-    __label__b``. A name in brackets without quotes, such as ``[a]``, is a name.
+    Python, JSON and NumPy spell lists as ``['a', 'b']``, ``["a", "b"]``, ``['a' 'b']`` and ``array(['a', 'b'])``,
+    fastText as ``__label__a __label__b``. A name in brackets without quotes, such as ``[a]``, is a name.
     """
     if is_nested(value) and not isinstance(value, dict):
         return list(np.atleast_1d(value)) if isinstance(value, np.ndarray) else list(value)
@@ -49,11 +50,16 @@ def listed(value: Any) -> list[Any] | None:
     if text.startswith("__label__"):
         labels = re.split(r"[,\s]+", text)
         return labels if len(labels) > 1 and all(label.startswith("__label__") for label in labels) else None
+    if call := _CALL.fullmatch(text):
+        text = call[1] or "[]"
     if text[:1] not in _BRACKETS or text[-1:] != _BRACKETS.get(text[:1]):
         return None
     inside = text[1:-1]
     if not _QUOTED.sub("", inside).strip(", \r\n\t"):
         return [_unquoted(label) for label in _QUOTED.findall(inside)]
+    if inside[:1] in _BRACKETS or text in ("[null]", "[None]"):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return [None] if inside == "null" else list(ast.literal_eval(text))
     bare = [part for part in re.split(r"[,\s]+", inside) if part]
     if bare and all(not np.isnan(as_number(part)) for part in bare):
         return bare if text[0] != "(" or "," in inside else None

@@ -26,7 +26,8 @@ _CLASS_NAMES = (
 )  # fmt: skip
 _SCORE_NAMES = ("score", "rating", "stars", "similarity", "relatedness")
 _LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", *_SCORE_NAMES, "y")
-_ROW_NAMES = ("id", "ids", "uuid", "key", "number", "num", "nr", "no", "index", "date", "datetime", "time", "timestamp")
+_NUMBERING = ("index", "idx", "number", "num", "nr", "no")
+_ROW_NAMES = ("id", "ids", "uuid", "key", *_NUMBERING, "date", "datetime", "time", "timestamp")
 _SIDES = (("1", "2"), ("a", "b"), ("left", "right"), ("first", "second"), ("one", "two"))
 """Words in which the names of a pair's columns differ, beside a word that they share."""
 _PAIRS = (
@@ -94,11 +95,12 @@ def _is_id(column: str) -> bool:
 
 def meaning_of(column: str) -> Meaning | None:
     """What the name of a column says of numbers in it: label, class_id and postcode are no scores; None: nothing."""
-    last = (_words(column) or [""])[-1]
+    *others, last = _words(column) or [""]
     if (
-        last in ("id", "ids")
+        last in ("id", "ids", "zip", "plz")
         or last.endswith(("code", "codes"))
         or last.removesuffix("id") in set(_CLASS_NAMES) - {last}
+        or (last in _NUMBERING and not set(_CLASS_NAMES).isdisjoint(others))
     ):
         return "code"
     if _by_name([column], _CLASS_NAMES) is not None:

@@ -21,7 +21,8 @@ def read_foreign(file: Path) -> Table:
     table = read_any(file, strict=False)
     if table.rows.empty:
         raise PipelineError(f"{file}: no rows")
-    return table
+    names = [str(name).strip() for name in table.rows.columns]
+    return Table(table.rows.set_axis(names, axis=1), table.form) if len({*names}) == len(names) else table
 
 
 def read_input(file: Path) -> pd.DataFrame:

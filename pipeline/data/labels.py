@@ -30,7 +30,7 @@ _MOST_COMPARED = 1_000_000  # characters of the words that a misspelt one may me
 _MOST_WORDS, _LONGEST_WORD = 20, 50
 """Labels of more words are texts, and so are words of more letters."""
 _DIGITS = re.compile(r"[0-9]+")
-_SEPARATORS = ";|#\n,"
+_SEPARATORS, _IN_NAMES = ";|\n\t", "#,/+&"
 _NEARLY_ALL = 0.9
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
@@ -123,7 +123,7 @@ def _with_point(name: str) -> str:
     name = name.removesuffix("%").rstrip()
     if name.count(",") > 1 and _THOUSANDS.fullmatch(name):
         return name.replace(",", "")
-    return name.replace(",", ".")
+    return (name.replace(".", "") if name.rfind(".") < name.find(",") else name).replace(",", ".")  # 1.234,5
 
 
 def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
@@ -158,12 +158,12 @@ def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
             f"{where} has {len(counts)} different values in {len(labels)} rows, too many for classes: name another"
             " column with --label, or --kind classes if these are classes, or --kind score for numbers"
         )
-    alone = {name for name in counts if not any(separator in name for separator in _SEPARATORS)}
-    for separator in _SEPARATORS:
+    for separator in _SEPARATORS + ("" if is_asked else _IN_NAMES):
         parts_of = {name: _parts(name, separator) for name in counts if separator in name}
-        alone |= {parts[0] for parts in parts_of.values() if len(parts) == 1}  # a; beside a;b;
-        _check_not_joined(parts_of, alone, where)
-        if separator in ";|":  # the others stand in names too
+        # a; stands alone beside a;b;
+        alone = {*counts} - {*parts_of} | {parts[0] for parts in parts_of.values() if len(parts) == 1}
+        _check_not_joined(parts_of, alone, where, separator in _IN_NAMES)
+        if separator in ";|":
             _check_not_lists(parts_of, where)
 
 
@@ -171,14 +171,15 @@ def _parts(name: str, separator: str) -> list[str]:
     return [part.strip() for part in name.split(separator) if part.strip()]
 
 
-def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: set[str], where: str) -> None:
+def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: set[str], where: str, may_be_name: bool) -> None:
     joined = next((name for name, parts in parts_of.items() if parts[1:] and alone.issuperset(parts)), None)
     if joined is None:
         return
     number = f"; a number? write {_with_point(joined)}" if _is_odd_number(joined) else ""
+    name = "; --kind classes if it is one label" if may_be_name else ""
     raise PipelineError(
         f"{where}: {shortened(joined)} joins labels that also occur alone: rows with several labels are not"
-        f" supported; keep one label per row, or make a table for each label, with yes or no{number}"
+        f" supported; keep one label per row, or make a table for each label, with yes or no{name}{number}"
     )
 
 

@@ -41,22 +41,12 @@ _FAR_MORE = 2.0
 """A column that is not used holds longer texts where these have so many times the words of those that are."""
 _FEW_SCORES = 20
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")
-_NO_LABELS = (
-    "-",
-    "--",
-    "?",
-    "n/a",
-    "na",
-    "nan",
-    "null",
-    "none",
-    "no label",
-    "unlabeled",
-    "unlabelled",
-    "unknown",
-    "tbd",
+_NO_LABEL = re.compile(
+    r"""[-\u2010-\u2015?._*#"'/\s\u2026]*|\W*(n\W?a|nan|k\.? ?a|nil|null|none|missing|unknown|tbd|todo|skip(ped)?)\W*"""
+    r"|(no|not|un)[\s_-]*(label|class|categor|annotat|assign|tag)[a-z]*",
+    re.IGNORECASE,
 )
-"""What may stand for a missing label. So may -1 beside whole numbers from 0."""
+"""What may stand for a missing label. So may one negative number beside names or several other numbers."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +120,8 @@ def propose(
         raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")
     is_dropped = labels.map(as_label).isin(to_drop).to_numpy()
     rows, dropped = _complete_rows(named, columns, labels, is_dropped, where)
+    if unlabelled := len(dropped["without a label"]):
+        where_label += f" (blank in {unlabelled:,} of {len(table):,} rows)"
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
     meaning = meaning_of(columns.label)
@@ -361,11 +353,13 @@ def _remarks_on_classes(labels: pd.Series, meaning: Meaning | None, guessed: boo
 
 def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
     counts = Counter(labels)
+    if any(name.startswith("+") for name in counts):  # then - is a sign
+        return
     numbers = {name: number for name in counts if not np.isnan(number := as_number(name))}
     negative = [name for name, number in numbers.items() if number < 0]
-    # Beside names, or numbers from 0: -1 and 1 are two classes.
-    is_odd = len(negative) == 1 and (len(numbers) < len(counts) or {0.0, 1.0} <= set(numbers.values()))
-    for name in [*(negative if is_odd else ()), *(name for name in counts if name.casefold() in _NO_LABELS)]:
+    # Whole, beside names or other numbers: -1 and 1 are two classes.
+    is_odd = len(negative) == 1 and bool(_WHOLE.fullmatch(negative[0])) and {2} != {len(numbers), len(counts)}
+    for name in [*(negative if is_odd else ()), *filter(_NO_LABEL.fullmatch, counts)]:
         yield (
             f"label {shortened(name)} ({counts[name]:,} row{'s' if counts[name] > 1 else ''}) may mean that there is no"
             f" label: --drop-labels={shlex.quote(name)} leaves these rows out (drop_labels in the task file)"

@@ -56,11 +56,10 @@ def _too_few(rows: pd.DataFrame, groups: Sequence[np.ndarray], parts: int) -> st
     texts = Counter(label for group in groups for label in rows["label"].iloc[group].unique())
     (first, most), (second, least), *_ = texts.most_common()
     what = f"{len(rows)} rows in {len(groups)} different texts are"
-    if least < parts <= most and rows["label"].dtype.kind != "f":
-        which = (
-            f"label {shortened(second)} has" if len(texts) == 2 else f"no label but {shortened(first)} has more than"
-        )
-        what = f"{which} {least} different text{'' if least == 1 else 's'},"
+    if least < parts and rows["label"].dtype.kind != "f":
+        but, count = (f" but {shortened(first)}", least) if most >= parts else ("", most)
+        which = f"label {shortened(second)} has" if but and len(texts) == 2 else f"no label{but} has more than"
+        what = f"{which} {count} different text{'' if count == 1 else 's'},"
     remedy = ", or --split 80/20 for train and dev alone" if parts > 2 and least > 1 else ""
     return f"{what} too few for {parts} splits with two labels in each: give more rows{remedy}"
 

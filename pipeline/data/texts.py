@@ -18,15 +18,15 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def same_form(text: str) -> str:
-    """``text`` in one Unicode form and without white space around it, as names are compared."""
-    return unicodedata.normalize("NFC", text).strip()
+    """``text`` in one Unicode form and without white space around it and null characters, as names are compared."""
+    return unicodedata.normalize("NFC", text.replace("\0", "")).strip()
 
 
 def name_among(name: str, names: Iterable[str]) -> str | None:
     """``name`` if it is one of ``names``, else the only one that differs in Unicode form, case or outer blanks."""
     known = list(names)
-    key = same_form(name).casefold()
-    alike = [other for other in known if same_form(str(other)).casefold() == key]
+    keys = [unicodedata.normalize("NFKC", same_form(str(each))).casefold() for each in (name, *known)]
+    alike = [other for other, key in zip(known, keys[1:], strict=True) if key == keys[0]]
     return name if name in known else alike[0] if len(alike) == 1 else None
 
 

@@ -9,8 +9,8 @@ from pipeline.stats.paired import Comparison
 
 _READINGS = {
     "same": "read as it is",
-    "probability": "its probability of class 1, rescaled to the range of the score",
-    "middle": "its score, class 1 above the middle of its range",
+    "probability": "its probability of the class of similar texts, rescaled to the range of the score",
+    "middle": "its score, the class of similar texts above the middle of its range",
     "cosine": "the cosine of its sentence vectors, by which the row scores that task",
 }
 

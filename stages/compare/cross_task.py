@@ -93,6 +93,13 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
         record = on_main_process(partial(workspace.ledger.find, name))
         if record is None or KINDS[record.kind].answers_for_several:
             continue
+        trained = workspace.task(record.task)
+        for task in tasks:
+            if task.name not in cosines and (unnamed := _unnamed(trained, task)) is not None:
+                notice(
+                    f"note: run {name} is not scored on {task.name}: {unnamed.name} does not say which class means"
+                    " similar texts: write similar = ... into its task.toml"
+                )
         try:
             scores = _missing_scores(record, tasks, cosines, workspace)
         except PipelineError as error:
@@ -106,18 +113,27 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
 def reading_of(trained: Task, target: Task) -> Reading | None:
     """How a model of ``trained`` is read on ``target``; None where its outputs do not allow it.
 
-    Tasks with as many texts and the same classes or range: as it is. Of pairs also: the probability of class 1 of two
-    on a score, brought to the score's range; and a score on two classes, class 1 above the middle of its own range.
+    Tasks with as many texts and the same classes or range: as it is. Of pairs also, where the task of two classes names
+    the one of ``similar`` texts: its probability on a score, brought to the score's range; and a score on two classes,
+    this one above the middle of its own range.
     """
     if trained.is_pair != target.is_pair:
         return None
     if (trained.kind, trained.classes, trained.range) == (target.kind, target.classes, target.range):
         return "same"
-    if trained.is_pair and len(trained.classes) == 2 and target.range is not None:
+    if trained.similar is not None and target.range is not None:
         return "probability"
-    if trained.is_pair and trained.range is not None and len(target.classes) == 2:
+    if trained.range is not None and target.similar is not None:
         return "middle"
     return None
+
+
+def _unnamed(trained: Task, target: Task) -> Task | None:
+    """The one of two tasks of pairs that would be read on the other if it named its class of similar texts."""
+    classes = next((task for task in (trained, target) if task.is_pair and len(task.classes) == 2), None)
+    scores = next((task for task in (trained, target) if task.range is not None), None)
+    is_read = trained.is_pair != target.is_pair or reading_of(trained, target) is not None
+    return None if scores is None or is_read else classes
 
 
 def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
@@ -126,23 +142,29 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
     if reading == "probability":
         assert target.range is not None and prediction.probabilities is not None
         low, high = target.range
-        return Prediction(low + (high - low) * prediction.probabilities[:, 1].astype("float64"), None)
+        similar = prediction.probabilities[:, 0 if trained.first_is_similar else 1].astype("float64")
+        return Prediction(low + (high - low) * similar, None)
     if reading == "middle":
         assert trained.range is not None
-        return Prediction((prediction.values > sum(trained.range) / 2).astype("int64"), None)
+        is_similar = prediction.values > sum(trained.range) / 2
+        return Prediction((is_similar != target.first_is_similar).astype("int64"), None)
     return prediction
 
 
-def read_as(target: Task, cosine: Recipe | None) -> str:
+def read_as(target: Task, cosine: Recipe | None, trained: Task | None = None) -> str:
     """A hash of what decides the score of a model on ``target``, beside the model and the rows.
 
     Args:
         cosine: the resolved recipe of the target, if the model is read by its cosine.
+        trained: else the task of the model.
     """
     recipe = None if cosine is None else {key: cosine.flat()[key] for key in _OF_A_READING}
     if cosine is not None and recipe is not None and cosine.cosine_similar == "first":
         recipe["cosine_similar"] = "first"
-    return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe}))
+    by_similar = trained is not None and cosine is None and reading_of(trained, target) in ("probability", "middle")
+    is_first = by_similar and any(task is not None and task.first_is_similar for task in (trained, target))
+    first = {"similar": "first"} if is_first else {}
+    return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe, **first}))
 
 
 def unlike_cosines(cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
@@ -199,7 +221,7 @@ def _unscored(
         task.name: {
             "reading": readings[task.name],
             "scored_fingerprint": workspace.splits.of(task, None, 0).scored_fingerprint,
-            "read_as": read_as(task, cosines.get(task.name)),
+            "read_as": read_as(task, cosines.get(task.name), trained),
         }
         for task in readable
     }

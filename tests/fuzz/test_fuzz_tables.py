@@ -4,9 +4,11 @@ import csv
 import io
 import re
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,9 +76,10 @@ def delimited(grid: list[list[Any]], separator: str, quoting: int) -> bytes:
     return text.getvalue().encode("utf-8", errors="surrogatepass")
 
 
-def lines_of_json(grid: list[list[Any]], odd: list[Any]) -> bytes:
+def json_of(suffix: str, grid: list[list[Any]], odd: list[Any]) -> bytes:
     rows: list[Any] = [dict(zip(map(str, grid[0]), row, strict=False)) for row in grid[1:]]
-    return b"\n".join(as_bytes(row, "json") for row in [*rows, *odd])
+    lines = [as_bytes(row, "json") for row in [*rows, *odd]]
+    return b"[" + b",\n".join(lines) + b"]" if suffix == ".json" else b"\n".join(lines)
 
 
 def is_writable(text: str) -> bool:
@@ -126,8 +129,8 @@ def typed_columns(draw: st.DrawFn) -> pa.Table:
 
 
 def content_of(suffix: str, grid: list[list[Any]], odd: list[Any], table: pa.Table, quoting: int) -> bytes:
-    if suffix == ".jsonl":
-        return lines_of_json(grid, odd)
+    if suffix.startswith(".json"):
+        return json_of(suffix, grid, odd)
     if suffix == ".parquet":
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
@@ -200,8 +203,8 @@ def user_tables(draw: st.DrawFn) -> tuple[str, bytes]:
         draw(st.sampled_from(grid))[draw(st.integers(0, len(COLUMNS) - 1))] = draw(cells)
     if suffix == ".parquet":
         return suffix, content_of(suffix, grid, [], draw(typed_columns()), csv.QUOTE_MINIMAL)
-    if suffix == ".jsonl":
-        return suffix, lines_of_json(grid, [])
+    if suffix.startswith(".json"):
+        return suffix, json_of(suffix, grid, [])
     content = delimited(grid, draw(st.sampled_from(",;\t|")), draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])))
     encoding = draw(st.sampled_from(["utf-8", "utf-16", "utf-8-sig", "cp1252"]))
     return suffix, content.decode("utf-8", errors="replace").encode(encoding, errors="replace")
@@ -240,6 +243,7 @@ people_labels = st.sampled_from([
     [*range(7)], [*range(100, 130)], ["1.1", "1.10", "2.0"], [-1, 0, 1, 2], ["-", "yes", "no"], ["+1", "-1"],
     [b"good", b"bad"], [True, False, None], ["rare", *["x", "y"] * 9], [0.5, 1.5, 2.5],
 ])  # fmt: skip
+shapes = st.sampled_from(["plain", "merged", "blanks"])
 people_columns = st.sampled_from(["label", "class_id", "target", "y", "labels", "category", "score"])
 
 
@@ -262,7 +266,10 @@ def people_tables(draw: st.DrawFn) -> tuple[str, dict[str, list[Any]]]:
     return suffix, {name: columns[name] for name in names}
 
 
-def people_file(file: Path, columns: dict[str, list[Any]], separator: str) -> None:
+def people_file(file: Path, columns: dict[str, list[Any]], separator: str, shape: str) -> None:
+    """Write ``columns``; in a sheet of ``merged`` cells equal ones below each other are one, and ``blanks`` stand
+    between quotes and delimiters.
+    """
     if file.suffix not in (".csv", ".tsv", ".xlsx"):
         write_table(pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()}), file)
         return
@@ -271,20 +278,40 @@ def people_file(file: Path, columns: dict[str, list[Any]], separator: str) -> No
     if file.suffix == ".xlsx":
         cells = [[cell if isinstance(cell, int | float) else cell and str(cell) for cell in row] for row in rows]
         pd.DataFrame(cells).to_excel(file, index=False, header=header)
+        book = openpyxl.load_workbook(file)
+        for letter, column in zip("ABCDEFG", zip(*cells, strict=True), strict=False) if shape == "merged" else ():
+            for value, run in groupby(enumerate(column, start=2), key=lambda cell: cell[1]):
+                (first, _), *others = run
+                if value is not None and others:
+                    book.active.merge_cells(f"{letter}{first}:{letter}{others[-1][0]}")  # type: ignore[union-attr]
+        book.save(file)
+    elif shape == "blanks":
+        quoted = [['"{}"'.format("" if cell is None else str(cell).replace('"', '""')) for cell in row] for row in rows]
+        between = f" {separator}\u00a0" if separator == "\t" else f"\u00a0{separator}\t"
+        lines = [separator.join(header), *map(between.join, quoted)]
+        file.write_text("\n".join(lines), encoding="utf-8")
     else:
         text = io.StringIO()
         csv.writer(text, delimiter=separator).writerows([header, *rows])
         file.write_text(text.getvalue(), encoding="utf-8")
 
 
-@fuzzed(people_tables(), st.sampled_from(",;\t|"), st.none() | st.sampled_from(["classes", "score"]))
+TEXTS = [f"unique text number {row} here" for row in range(40)]
+IN_ORDER = {"text": TEXTS, "label": ["x"] * 20 + ["y"] * 20}
+IN_TURN = IN_ORDER | {"label": ["x", "y"] * 20, "Unnamed: 2": [None] * 40, " note": ["a"] * 40}
+
+
+@fuzzed(people_tables(), st.sampled_from(",;\t|"), st.none() | st.sampled_from(["classes", "score"]), shapes)
+@example((".xlsx", IN_ORDER), ",", None, "merged")
+@example((".csv", IN_TURN), ";", None, "blanks")
+@example((".parquet", IN_TURN | {"label": [b"x", b"y"] * 20}), ",", None, "plain")
 def test_no_class_row_or_column_disappears_without_a_line(
-    room: Any, table: tuple[str, dict[str, list[Any]]], separator: str, kind: Any
+    room: Any, table: tuple[str, dict[str, list[Any]]], separator: str, kind: Any, shape: str
 ) -> None:
     suffix, columns = table
     with room() as folder:
         file = folder / f"mine{suffix}"
-        people_file(file, columns, separator)
+        people_file(file, columns, separator, shape)
         try:
             said = new_task(file, folder / "data", kind=kind)
         except PipelineError as error:
@@ -295,12 +322,17 @@ def test_no_class_row_or_column_disappears_without_a_line(
         left_out = sum(
             int(count.replace(",", "")) for count in re.findall(r"^left out: ([\d,]+) row", said, re.MULTILINE)
         )
+        filled = [row for row, cells in enumerate(zip(*columns.values(), strict=True), start=1) if any(cells)]
+        assert len(raw) >= filled[-1]
+        assert {name.strip() for name in columns if not name.startswith("Unnamed")} <= {*raw}
         assert len(raw) == sum(map(len, parts)) + left_out
         named = re.findall(r"(\d+) columns? without a name", said)
         blank = [name for name in raw if name.startswith("Unnamed: ") and name not in said]
         assert len(blank) == sum(map(int, named))
         assert all(name in said or name in ("id", "ID") for name in raw if name not in blank)
-        for name in {as_label(value) for value in raw[task.label]} - {None} if task.classes else ():
+        written = {name.strip(): cells for name, cells in columns.items()}[task.label]
+        texts = [value.decode() if suffix == ".parquet" and isinstance(value, bytes) else value for value in written]
+        for name in {*map(as_label, texts)} - {None} if task.classes else ():
             assert name in map(as_label, task.classes) or f"class {name!r} is lost" in said
 
 

@@ -247,7 +247,7 @@ def test_a_longer_column_is_taken_as_it_is_advised(column: str, run: Command, tm
     (advice,) = re.findall(r"is not used: (--text .*) takes it", out)
     again = ["tasks", "new", tmp_path / "mine.csv", "--name", "again", "--data", tmp_path / "data"]
     assert run(*again, *shlex.split(advice))[0] == 0
-    assert find_task("again", tmp_path / "data").text == (column,)
+    assert find_task("again", tmp_path / "data").text == (column.strip(),)
 
 
 def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:

@@ -105,13 +105,22 @@ CASES = {
         repeated("thank you", ("thanks", 90), ("good", 80)), ("bad", "good"), options={"text": "text"},
         said=("WARNING: class 'thanks' is lost",), size=200,
     ),
+    "three labels of a text in another case": Case(
+        repeated("Danke  sch\u00f6n", ("dank", 10), ("good", 1), ("bad", 1)), ("bad", "dank", "good"),
+        said=("left out: 2 rows", "good 1 of 101", "bad 1 of 101"), size=210,
+    ),
+    "stars with a stray": Case(
+        repeated("fine by me", (5, 8), (1, 1), others=(1, 2, 3), size=20), ("1", "2", "3", "5"),
+        said=("'1': 1 of 21",), size=68,
+    ),
     "scores with a stray": Case(
         repeated("fine", (4.5, 20), (0.5, 1), others=(0.25, 1.5, 5.0), size=20), said=("left out: 1 row ",), size=80,
     ),
     # Numbers that are names.
     **{
         f"whole numbers in {name}": Case(rows_of(list(NUMBERS), name, 960), NUMBERS, unsaid=("scores",))
-        for name in ("class_id", "label_id", "intent_id", "labelId", "icd_code", "postcode", "classid", "Label ID")
+        for name in ("class_id", "label_id", "intent_id", "labelId", "icd_code", "postcode", "classid", "Label ID",
+                     "label_idx", "class_index", "topic_no", "zip", "PLZ")
     },
     "classes with few rows each in class_id": Case(rows_of(list(NUMBERS), "class_id", 180), NUMBERS),
     "more than 500 numbers in class_id": Case(rows_of(list(range(501)), "class_id", 2004), tuple(map(str, range(501)))),
@@ -128,7 +137,7 @@ CASES = {
     "few fractions": Case(rows_of(["1.1", "1.2", "2.0"], "target"), said=ASKED),
     "fractions of a score": Case(rows_of([0.5, 1.0, 2.5], "similarity"), unsaid=ASKED),
     "signs": Case(rows_of(["+1", "-1"]), ("-1", "+1"), unsaid=("drop",)),
-    "signs and a zero": Case(rows_of(["+1", "0", "-1"]), ("-1", "0", "+1")),
+    "signs and a zero": Case(rows_of(["+1", "0", "-1"]), ("-1", "0", "+1"), unsaid=("drop",)),
     "whole numbers with a point": Case(rows_of(["1.0", "0.0"]), ("0", "1")),
     # Lists of one label each.
     "lists of one label in jsonl": Case(rows_of([["good"], ["bad"], "bad"]), ("bad", "good"), suffix=".jsonl"),
@@ -137,6 +146,12 @@ CASES = {
     ),
     "Python lists of one label": Case(rows_of(["['good']", '["it\'s bad"]', "[]"]), ("good", "it's bad"), size=40),
     "JSON lists of one number": Case(rows_of(["[1]", "[0]"]), ("0", "1")),
+    "arrays of one label": Case(rows_of(["array(['a'], dtype='<U1')", "np.array(['b'])"]), ("a", "b")),
+    "calls of one label": Case(rows_of(["list(['a'])", "frozenset({'b'})", "set()"]), ("a", "b"), size=40),
+    "nulls in lists": Case(rows_of(["[null]", '["a"]', '["b"]']), ("a", "b"), size=40),
+    "nested lists of one label": Case(rows_of(["[['a']]", "[['b']]"]), ("a", "b")),
+    "a call of a number": Case(rows_of(["array(3)", "set(x)"]), ("array(3)", "set(x)")),
+    "names with a slash": Case(rows_of(["a/b", "a", "b"]), ("a", "a/b", "b"), options={"kind": "classes"}),
     "names in brackets": Case(rows_of(["[a]", "(b)", "{c}"]), ("(b)", "[a]", "{c}")),
     "one fastText label": Case(rows_of(["__label__a", "__label__b"]), ("__label__a", "__label__b")),
     "a delimiter at the end": Case(rows_of(["a;", "b;"]), ("a;", "b;")),
@@ -169,6 +184,14 @@ CASES = {
     },
     "a column of two words": Case(rows_of(["x", "y"], city=["New York", "The Hague"]), ("x", "y"), unsaid=("--text",)),
     # Columns without a name.
+    "a blank column amid others": Case(
+        {"text": sentences("one"), "Unnamed: 1": [None] * 60, "label": ["a", "b"] * 30}, ("a", "b"),
+        said=("not used: 1 column without a name (all cells are blank)",),
+    ),
+    "a filled column without a name": Case(
+        {"text": sentences("one"), "Unnamed: 1": ["x"] * 60, "label": ["a", "b"] * 30}, ("a", "b"),
+        said=("not used: Unnamed: 1",), suffix=".xlsx",
+    ),
     "blank columns at the end": Case(
         {"text": sentences("one"), "label": ["a", "b"] * 30, "Unnamed: 2": [None] * 60, "Unnamed: 3": [None] * 60,
          "Unnamed: 4": ["extra", *[None] * 59]},
@@ -202,6 +225,10 @@ CASES = {
         rows_of(["a", "b", "a", "b", *(f"rare {n}" for n in range(16))], size=24),
         tuple(sorted(["a", "b", *(f"rare {n}" for n in range(16))])), options={"kind": "classes"},
     ),
+    "900 classes in a column with another name": Case(
+        rows_of([f"c{n}" for n in range(900)], "etikett", 2700), tuple(sorted(f"c{n}" for n in range(900))),
+        options={"kind": "classes", "label": "etikett"}, said=("900 classes, 3 rows each",),
+    ),
     "600 numbers said to be classes": Case(
         rows_of([*range(600)], "target", 1800), tuple(map(str, range(600))), options={"kind": "classes"}
     ),
@@ -213,7 +240,19 @@ CASES = {
         rows_of(["-", "neutral", "entailment"], "gold_label"), ("-", "entailment", "neutral"),
         said=("--drop-labels=-",), suffix=".jsonl",
     ),
-    "a word for no label": Case(rows_of(["n/a", "x", "y"]), ("n/a", "x", "y"), said=("--drop-labels=n/a",)),
+    **{
+        f"{name} for no label": Case(
+            rows_of([name, "x", "y"]), tuple(sorted([name, "x", "y"])), said=("may mean that there is no label",)
+        )
+        for name in ("n/a", "#N/A", "<NA>", "None", "?", "\u2014", "...", "no_label", "Not labeled", "unassigned")
+    },
+    **{
+        f"{name} for a label": Case(rows_of([name, "x", "y"]), tuple(sorted([name, "x", "y"])), unsaid=("drop",))
+        for name in ("neutral", "Nantes", "unlike", ":)", "nothing")
+    },
+    "-100 beside whole numbers from 1": Case(
+        rows_of([-100, 1, 2, 3]), ("-100", "1", "2", "3"), said=("--drop-labels=-100",)
+    ),
     "-1 beside names": Case(rows_of(["-1", "x", "y"]), ("-1", "x", "y"), said=("--drop-labels=-1",)),
     "-1 beside scores": Case(rows_of([-1, 0, *(n / 10 for n in range(10, 50))], "score"), said=("--drop-labels=-1",)),
     "-1 and 1": Case(rows_of([-1, 1]), ("-1", "1"), unsaid=("drop",)),
@@ -278,7 +317,10 @@ REFUSED: dict[str, tuple[Rows, tuple[str, ...]]] = {
             ("['pos' 'neg']", "[]"), ("('pos', 'neg')", "('pos',)"), ("[pos, neg]", "pos"), ("{pos,neg}", "{pos}"),
             ("[0, 1, 0]", "[1, 0, 0]"),
             ("__label__a __label__b", "__label__a"), ("__label__a,__label__b", "__label__a"), ("pos#neg", "pos", "neg"),
-            ("pos\nneg", "pos", "neg"), ("pos;neg;", "pos;", "neg;"),
+            ("pos\nneg", "pos", "neg"), ("pos;neg;", "pos;", "neg;"), ("pos\tneg", "pos", "neg"),
+            ("pos/neg", "pos", "neg"), ("pos + neg", "pos", "neg"), ("pos & neg", "pos", "neg"),
+            ("array(['pos', 'neg'], dtype='<U3')", "pos"), ("frozenset({'pos', 'neg'})", "pos"),
+            ("[['pos'], ['neg']]", "pos"),
         ]
     },
     **{
@@ -295,6 +337,10 @@ REFUSED: dict[str, tuple[Rows, tuple[str, ...]]] = {
         ("--text A,B", "'yes'"),
     ),
     "every row another class": (rows_of(sentences("one"), "category"), ("60 different values", "--kind classes")),
+    "a blank label in most rows": (rows_of(["a", *[None] * 59]), ("blank in 59 of 60 rows",)),
+    "too few texts of a class for three splits": (
+        rows_of([f"c{n}" for n in range(25)], "category", 50), ("no label has more than 2 different texts", "80/20")
+    ),
     "words among scores": (rows_of([*range(59), "-"], "score"), ("'-' in another", "--drop-labels=-")),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 To add a format, write a module with a :class:`Format` and add it to ``FORMATS``.
 """
 
+import re
 from pathlib import Path
 
 from pipeline.data.formats import delimited, json_records, jsonl, parquet, xlsx
@@ -21,6 +22,7 @@ FORMATS: tuple[Format, ...] = (
 )
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods")
 _OLE = bytes.fromhex("d0cf11e0a1b11ae1")
+_OBJECTS, _HEADER = re.compile(rb'\s*(\{\s*"[^"]*"\s*:|\[\s*\{)'), re.compile(rb"[A-Za-z_#][\w #]*[,;\t|].*\n.*[,;\t|]")
 _AS_XLSX = "save it as xlsx or csv, and give that"
 SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
 
@@ -43,5 +45,9 @@ def recognised(content: bytes, named: Format, where: str) -> Format:
     for form in FORMATS:
         if form.magic and content.startswith(form.magic):
             return form
-    is_text = named.magic and b"\0" not in content and b"\n" in content and not content.startswith(named.magic[:2])
-    return delimited.CSV if is_text else named
+    if named.magic:
+        is_text = b"\0" not in content and b"\n" in content and not content.startswith(named.magic[:2])
+        return delimited.CSV if is_text else named
+    if _OBJECTS.match(content):
+        return named if named is jsonl.JSONL and content.lstrip()[:1] == b"{" else json_records.JSON
+    return delimited.CSV if named in (jsonl.JSONL, json_records.JSON) and _HEADER.match(content) else named

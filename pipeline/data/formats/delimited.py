@@ -26,7 +26,7 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?(?=\r\n|\r|\n)', re.IGNORECASE)
 _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
-_LOOKED_AT = 200  # rows that show how a file is laid out
+_LOOKED_AT, _HEAD = 200, 500_000  # rows and characters that show how a file is laid out
 
 
 class _Layout(NamedTuple):
@@ -34,7 +34,7 @@ class _Layout(NamedTuple):
     blanks: bool = False
     """Whether a blank follows each delimiter and is no part of the cell."""
     trailing: int = 0
-    """Delimiters that end every row, but not the header."""
+    """How many delimiters end every row, but not the header; below 0: the header, but no row."""
 
 
 def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
@@ -46,7 +46,8 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
     The delimiter of a ``strict`` table is a tab for tsv, or where the header has tabs and no commas, as some releases
     name such files; else a comma. Otherwise it is the one that a first line such as ``sep=;`` names for Excel, or else
     the one of :data:`DELIMITERS` that cuts most of the first rows into as many cells as the header. Blanks after every
-    delimiter are dropped, as are blanks between a closing quote and a delimiter, and delimiters that end every row.
+    delimiter are dropped, as are blanks between a quote and a delimiter, and delimiters that end every row, or the
+    header alone.
     """
     text, encoding = decode(content, where, strict=strict)
     if strict:
@@ -56,17 +57,18 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
     else:
         layout = _layout(text)
     if not strict:
-        text = _without_blanks_after_quotes(text, layout.separator)
+        text = _without_blanks_at_quotes(text, layout.separator)
     rows = _parse(text, where, layout, strict)
     return Table(rows, f"{suffix}, {encoding}, {DELIMITERS.get(layout.separator, layout.separator)}")
 
 
-def _without_blanks_after_quotes(text: str, separator: str) -> str:
-    """``"Hi" , "good"`` as ``"Hi", "good"``. Quoted cells are matched whole, so that blanks inside them stay."""
-    end = rf"(?=[{re.escape(separator)}\r\n]|\Z)"
-    if not re.search(f'" +{end}', text):
+def _without_blanks_at_quotes(text: str, separator: str) -> str:
+    """``"Hi" , "good"`` as ``"Hi","good"``. Quoted cells are matched whole, so that blanks inside them stay."""
+    mark, blank = re.escape(separator), r"[ \t\u00a0]".replace(r"\t" if separator == "\t" else "", "")
+    if not re.search(rf'"{blank}|{blank}"', text):
         return text
-    return re.sub(rf'((?:\A|(?<=[{re.escape(separator)}\r\n])) *"(?:[^"]|"")*+") *{end}', r"\1", text)
+    cell = rf'(?:\A|(?<=[{mark}\r\n])){blank}*+("(?:[^"]|"")*+"){blank}*+(?=[{mark}\r\n]|\Z)'
+    return re.sub(cell, r"\1", text)
 
 
 def _has_tabs_alone(text: str) -> bool:
@@ -88,13 +90,15 @@ def _layout(text: str) -> _Layout:
     """
     fits: dict[_Layout, tuple[float, int, bool]] = {}
     for separator in DELIMITERS:
-        has_blanks = False
+        has_blanks, head = False, _without_blanks_at_quotes(text[:_HEAD], separator)
         for blanks in (False, True):
-            header, *rows = list(_sample(text, _Layout(separator, blanks))) or [[]]
+            header, *rows = list(_sample(head, _Layout(separator, blanks))) or [[]]
             if (width := len(header)) < 2:
                 continue
+            rows = rows if len(head) < _HEAD else rows[:-1]  # which may be cut
             trailing = len(rows[0]) - width if len(rows) > 1 else 0
-            if trailing <= 0 or any(len(cells) != width + trailing or any(cells[width:]) for cells in rows):
+            beyond = [header[width + trailing :], *(cells[width:] for cells in rows)]
+            if any(map(any, beyond)) or any(len(cells) != width + trailing for cells in rows):
                 trailing = 0
             alike = sum(len(cells) == width + trailing for cells in rows) / max(1, len(rows))
             if not blanks:
@@ -118,6 +122,7 @@ def _parse(text: str, where: str, layout: _Layout, strict: bool) -> pd.DataFrame
     header = next((cells for _, _, cells in numbered if cells), None)
     if header is None:
         raise PipelineError(f"{where}: no rows: the file is empty")
+    header = header[: len(header) + min(0, layout.trailing)]
     width = len(header)
     columns, end = [list[str | None]() for _ in header], 0
     for first, last, cells in numbered:
@@ -129,7 +134,7 @@ def _parse(text: str, where: str, layout: _Layout, strict: bool) -> pd.DataFrame
             del cells[width:]
         if len(cells) != width:
             count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-            remedy = (other_delimiter(header) if strict else None) or _width_remedy(len(cells), width, separator)
+            remedy = (other_delimiter(header) if strict else None) or _width_remedy(cells, width, separator)
             raise PipelineError(f"{where}: line {first} has {count}, and the header {width}: {remedy}")
         if last > first and not trusted and width > 1 and _holds_rows(cells):
             raise PipelineError(
@@ -153,8 +158,12 @@ def other_delimiter(columns: Iterable[str]) -> str | None:
     return f"its columns seem to be separated by {delimiter!r}: save it with commas, or let tasks new read it"
 
 
-def _width_remedy(cells: int, width: int, separator: str) -> str:
-    return f"quote text that contains {separator!r}" if cells > width else "write every cell, empty ones too"
+def _width_remedy(cells: list[str], width: int, separator: str) -> str:
+    if len(cells) < width:
+        return "write every cell, empty ones too"
+    title = "delete the lines above the header, if there are any, or " if width == 1 else ""
+    ends = "" if any(cells[width:]) else f", or delete {separator!r} at the end of lines"
+    return f"{title}quote text that contains {separator!r}{ends}"
 
 
 def _lines(text: str) -> Iterator[str]:

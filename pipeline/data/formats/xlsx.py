@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from datetime import datetime, time
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.formats.base import Format, Table, column_names
@@ -59,6 +60,8 @@ def read(content: bytes, where: str, *, strict: bool) -> Table:
     columns = {place: [row[place] for row in cells[header + 1 :]] for place in range(width)}
     rows = pd.DataFrame(columns, dtype=object).set_axis(column_names(cells[header][:width]), axis=1)
     notes = [f"{filled} merged cells filled"] if filled else []
+    across = [area.coord for area in sheet.merged_cells.ranges if area.max_col > area.min_col]
+    notes += [f"cells merged across columns, such as {across[0]}, are one cell and blanks"] if across else []
     notes += [f"hidden sheet {other} left out" for other in hidden]
     return Table(rows, ", ".join([f"xlsx, sheet {name}", *notes]))
 
@@ -83,7 +86,10 @@ def _value(cell: Any) -> Any:
     if cell.data_type == "e" or value == "":
         return None
     if isinstance(value, str):
-        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+        text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # escapes may be halves of one
+    if isinstance(value, datetime) and value.time() == time():
+        return value.date()
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

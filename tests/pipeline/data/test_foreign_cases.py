@@ -1,6 +1,8 @@
 """Files as other programs write them: each is read with the right texts and labels, or refused for the right reason."""
 
+import datetime
 import io
+import json
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +68,7 @@ def hidden(sheet: Any) -> None:
 
 
 SHEET = [["text", "label"], *map(list, zip(TEXTS, LABELS, strict=True))]
+RECORDS = [{"text": text, "label": label} for text, label in SHEET[1:]]
 BY_LABEL = [["label", "text"], *([label, text] for text, label in zip(TEXTS, sorted(LABELS), strict=True))]
 BLANKED = [
     [None if place in range(2, 7) or place in range(8, 13) else label, text]
@@ -82,6 +85,17 @@ READ: dict[str, tuple[str, str | bytes, list[str], list[str]]] = {
     "blank before a quote alone": ("a.csv", lines("text,label", '"T", "L"', texts=COMMAS), COMMAS, LABELS),
     "blanks after closing quotes": ("a.csv", lines("text,label", '"T" , "L" ', texts=INCHES), QUOTES, LABELS),
     "blanks after closing quotes alone": ("a.csv", lines("text;label", '"T"  ;L', texts=INCHES), QUOTES, LABELS),
+    "blanks before some quotes": (
+        "a.csv", lines("label,text", 'L,\u00a0"T"', texts=COMMAS).replace("bad,\u00a0", "bad,"),
+        COMMAS, LABELS,
+    ),
+    "blanks before semicolons": ("a.csv", lines("text ;label", '"T" ;"L" ', texts=COMMAS), COMMAS, LABELS),
+    "tabs and blanks": ("a.tsv", lines('text\t "label"', '"T"\t "L"', texts=COMMAS), COMMAS, LABELS),
+    "a header with more delimiters than rows": ("a.csv", lines("text,label,,,", "T,L"), TEXTS, LABELS),
+    "a null in labels": ("a.csv", lines("text,label", "T,L\0"), TEXTS, LABELS),
+    "json lines called csv": ("a.csv", lines("", '{"text": "T", "label": "L"}')[1:], TEXTS, LABELS),
+    "a list called jsonl": ("a.jsonl", json.dumps(RECORDS), TEXTS, LABELS),
+    "csv called json": ("a.json", lines("text,label", "T,L"), TEXTS, LABELS),
     "blank after semicolons": ("a.csv", lines("text; label", '"T"; "L"'), TEXTS, LABELS),
     "blank in a third column": ("a.csv", lines("n, text, label", '7, "T", "L"', texts=COMMAS), COMMAS, LABELS),
     "columns without a name": ("a.csv", lines("text,label,,,", "T,L,,,"), TEXTS, LABELS),
@@ -112,6 +126,17 @@ READ: dict[str, tuple[str, str | bytes, list[str], list[str]]] = {
     ),
     "escapes in names": (
         "a.xlsx", workbook([["te_x0078_t", "label"], *([r[0], f"{r[1]}_x000D_"] for r in SHEET[1:])]), TEXTS, LABELS
+    ),
+    "halves of a letter in a sheet": (
+        "a.xlsx", workbook([[str(c).replace("row", "_xD83D__xDE00_") for c in r] for r in SHEET]),
+        [text.replace("row", "\U0001f600") for text in TEXTS], LABELS,
+    ),
+    "cells merged across and down": (
+        "a.xlsx", workbook([[*r, None] for r in BLANKED], merged("A2:A7", "A8:A13", "B1:C1")), TEXTS, sorted(LABELS)
+    ),
+    "dates of a sheet": (
+        "a.xlsx", workbook([["text", "label"], *([t, datetime.date(2024, 5, 1 + n % 2)] for n, t in enumerate(TEXTS))]),
+        TEXTS, ["2024-05-01", "2024-05-02"] * (SIZE // 2),
     ),
     "merged labels": ("a.xlsx", workbook(BLANKED, merged("A2:A7", "A8:A13")), TEXTS, sorted(LABELS)),
     "merged labels below blanks": (
@@ -156,6 +181,12 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no labels in a sheet": ("a.xlsx", workbook([["text", "label"], *([text] for text in TEXTS)]), "holds no labels"),
     "null labels": ("a.jsonl", lines("", '{"text": "T", "label": null}')[1:], "holds no labels"),
     "a title above the header": ("a.csv", lines("Report,,\ntext,label,id", "T,L,7"), "above the header"),
+    "a title alone above the header": ("a.csv", lines("Report\ntext,label,id", "T,L,7"), "lines above the header"),
+    "two delimiters at the end of some rows": (
+        "a.csv",
+        lines("text,label", "T,L,").replace("3,bad,", "3,bad"),
+        "or delete ','",
+    ),
     "some rows with a comma more": ("a.csv", lines("text,label", "T,L,", texts=[*TEXTS[1:], "a, b"]), "cells"),
     "an unlabelled text with a comma": ("a.csv", "text,label\ngood, and cheap,\n", "has 3 cells"),
 }
@@ -194,7 +225,7 @@ def test_a_number_with_a_plus_is_a_class_as_it_is_spelt_and_read_from_every_form
         assert [proposal.classes[label] for label in rows["label"]] == table["label"].tolist()
 
 
-@pytest.mark.parametrize("column", [" text ", "Text", "TEXT", "text\u00a0"])
+@pytest.mark.parametrize("column", [" text ", "Text", "TEXT", "text\u00a0", "\uff34\uff45\uff58\uff54", "text\0"])
 def test_a_column_is_found_in_any_case_and_with_blanks(column: str) -> None:
     task = Task.parse({"name": "mine", "kind": "classes", "classes": ["good", "bad"], "metric": "accuracy",
                        "text": ["text"], "label": "label"}, "")  # fmt: skip
@@ -216,7 +247,15 @@ def test_a_column_is_the_same_in_every_unicode_form(name: str, form: Any) -> Non
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1\u202f192", 1192), ("1\u00a0192", 1192), ("12 345 678.5", 12345678.5), ("1'192", 1192), ("\u22125", -5)],
+    [
+        ("1\u202f192", 1192),
+        ("1\u00a0192", 1192),
+        ("1\u2007192", 1192),
+        ("1\u2019192", 1192),
+        ("12 345 678.5", 12345678.5),
+        ("1'192", 1192),
+        ("\u22125", -5),
+    ],
 )
 def test_thousands_may_be_grouped_without_commas(text: str, number: float) -> None:
     assert as_number(text) == number

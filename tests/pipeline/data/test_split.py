@@ -103,7 +103,7 @@ def test_pairs_that_share_a_text_stay_together_unless_all_do() -> None:
 
 
 def test_rows_too_few_for_the_splits_are_refused() -> None:
-    with pytest.raises(PipelineError, match="rows.csv: 4 rows in 4 different texts are too few for 3 splits"):
+    with pytest.raises(PipelineError, match="no label has more than 2 different texts, too few for 3 splits"):
         split_rows(table(["a", "a", "b", "b"]), SHARES, 0, "rows.csv")
     for rare, named in (
         (["b"] * 2, "label 'b' has 2 different texts, too few for 3 .*: give more rows, or --split 80/20"),

@@ -24,7 +24,7 @@ from pipeline.settings.study import Study
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
-from stages.compare.cross_task import read_on, reading_of, score_across
+from stages.compare.cross_task import read_as, read_on, reading_of, score_across
 from stages.report import report
 from tests.runs import single_run
 
@@ -33,11 +33,14 @@ Quick = Callable[..., Recipe]
 
 def task(name: str, **keys: Any) -> Task:
     classes = {"kind": "classes", "metric": "accuracy", "classes": ["no", "yes"]}
+    if "classes" not in keys and len(keys.get("text", ["a", "b"])) == 2:
+        classes["similar"] = "yes"
     return Task.parse({"name": name, "text": ["a", "b"], "label": "label", **classes, **keys}, name)
 
 
 SCORE = {"kind": "score", "metric": "pearson", "classes": [], "range": [1.0, 5.0]}
 YES, GRADED = task("yes"), task("graded", **SCORE)
+FIRST, SILENT = task("first", classes=["same", "other"], similar="same"), task("silent", similar=None)
 
 
 def test_a_probability_is_read_as_a_score_over_its_whole_range() -> None:
@@ -46,12 +49,16 @@ def test_a_probability_is_read_as_a_score_over_its_whole_range() -> None:
     read = read_on(GRADED, YES, Prediction(np.array([0, 0, 1]), np.stack([1 - one, one], axis=-1)))
     assert read.values == pytest.approx([1.0, 2.0, 5.0])
     assert read.probabilities is None
+    first = read_on(GRADED, FIRST, Prediction(np.array([0, 0, 1]), np.stack([1 - one, one], axis=-1)))
+    assert first.values == pytest.approx([5.0, 4.0, 1.0])
+    assert len({read_as(GRADED, None, trained) for trained in (YES, FIRST)}) == 2
 
 
 def test_a_score_is_read_as_a_class_by_the_middle_of_its_own_range() -> None:
     assert reading_of(GRADED, YES) == "middle"
     read = read_on(YES, GRADED, Prediction(np.array([-9.0, 2.9, 3.0, 3.1, 9.0]), None))
     assert read.values.tolist() == [0, 0, 0, 1, 1]
+    assert read_on(FIRST, GRADED, Prediction(np.array([2.9, 3.1]), None)).values.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +67,8 @@ def test_a_score_is_read_as_a_class_by_the_middle_of_its_own_range() -> None:
         (YES, task("other"), "same"),
         (GRADED, task("other", **SCORE), "same"),
         (YES, task("named", classes=["a", "b"]), None),
+        (SILENT, GRADED, None),
+        (GRADED, SILENT, None),
         (task("three", classes=["a", "b", "c"]), GRADED, None),
         (GRADED, task("three", classes=["a", "b", "c"]), None),
         (GRADED, task("other", **SCORE | {"range": [0.0, 5.0]}), None),
@@ -85,7 +94,7 @@ def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
         table.assign(label=(table["score"] > 2.5).astype(int)).to_csv(data / "alike" / f"{split}.csv", index=False)
     (data / "alike" / "task.toml").write_text(
         'name = "alike"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\n'
-        'classes = ["no", "yes"]\nmetric = "accuracy"\nmax_length = 24\n'
+        'classes = ["no", "yes"]\nsimilar = "yes"\nmetric = "accuracy"\nmax_length = 24\n'
     )
     return dataclasses.replace(workspace, data=data)
 
@@ -248,7 +257,7 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
     graded = lines["adapter", "alike"]
     assert graded["pairs (pearson)"] != "-"
     assert graded["pairs (pearson), verdict"] in ("better", "worse", "not significant")
-    assert "its probability of class 1" in graded["pairs (pearson), test"]
+    assert "its probability of the class of similar texts" in graded["pairs (pearson), test"]
     shown = {name: (folder / name).read_bytes() for name in ("tables.md", "tables.tex", "results.csv")}
     assert b"Trained on one task, scored on all" in shown["tables.md"]
     report("across", place.reports)
