@@ -8,6 +8,7 @@ With dropout on the vectors, on the features f of one vector u (B, d) or of a pa
 | mlp (Liu & Shen 2023) | ``W2 relu(W1 f + b1) + b2``, with a hidden layer of width d | ``[u; v]`` |
 | difference (Reimers & Gurevych 2019, section 3) | as linear | ``[u; v; |u - v|]`` |
 | difference-mlp (Liu & Shen 2023) | as mlp | ``[u; v; |u - v|]`` |
+| comparison | as linear | ``[u; v; |u - v|; u v; cos(u, v)]`` |
 | cosine (Xu 2024, figures 1 and 2) | ``cos(u, v)``, unclamped, without weights | |
 """
 
@@ -30,6 +31,11 @@ def joined(u: Tensor, v: Tensor | None = None) -> Tensor:
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
     """``[u; v; |u - v|]``, (B, 3d), of two sentences' vectors (B, d)."""
     return torch.cat([u, v, (u - v).abs()], dim=-1)
+
+
+def compared(u: Tensor, v: Tensor) -> Tensor:
+    """``[u; v; |u - v|; u v; cos(u, v)]``, (B, 4d + 1): what a linear model can be told of two vectors."""
+    return torch.cat([pair_features(u, v), u * v, F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)], dim=-1)
 
 
 class Head(nn.Module):
@@ -87,6 +93,10 @@ def build_head(
     """
     if kind == "cosine":
         return CosineHead(vector_dropout, tuned_threshold)
-    is_difference = kind.startswith("difference")
-    features, inputs = (pair_features, 3 * width) if is_difference else (joined, vectors * width)
+    features: Features = joined
+    inputs = vectors * width
+    if kind == "comparison":
+        features, inputs = compared, 4 * width + 1
+    elif kind.startswith("difference"):
+        features, inputs = pair_features, 3 * width
     return Head(features, inputs, outputs, dropout, vector_dropout, hidden=width if kind.endswith("mlp") else 0)

@@ -270,7 +270,7 @@ def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> N
     """Add fresh modules for ``tasks`` where the recipe has any, and freeze what it does not train."""
     if recipe.has_modules:
         add_modules(encoder, tasks, recipe)
-    elif recipe.trainable == "head":
+    elif recipe.freezes_encoder:
         encoder.requires_grad_(False)
     _freeze(encoder, recipe)
 

@@ -6,6 +6,7 @@ the sources out of many (:mod:`pipeline.runs.ranking`) before anything is traine
 
 import numpy as np
 import pandas as pd
+import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -13,13 +14,14 @@ from transformers import PreTrainedModel
 from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import CosineHead, pair_features
+from pipeline.models.heads import CosineHead, Features, Head, pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
 from pipeline.runs.build import modules_of
 from pipeline.runs.scoring import splits_of
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import explained_rows
+from pipeline.stats.probe import explained_rows, solve
+from pipeline.training.objectives import output_scale
 from pipeline.training.predict import mean_outputs
 from pipeline.training.process_group import on_main_process
 
@@ -38,10 +40,18 @@ def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
 
 
 class _Features(nn.Module):
-    """In place of a head with weights: what a linear one would read."""
+    """In place of a head with weights: what it would read."""
 
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return u if v is None else pair_features(u, v)
+    def __init__(self, features: Features) -> None:
+        super().__init__()
+        self._features = features
+
+    def forward(self, *vectors: Tensor) -> Tensor:
+        return self._features(*vectors)
+
+
+def _difference(u: Tensor, v: Tensor | None = None) -> Tensor:
+    return u if v is None else pair_features(u, v)
 
 
 def sentence_vectors(
@@ -60,11 +70,16 @@ def sentence_vectors(
 
 
 def features_of(
-    encoder: PreTrainedModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
+    encoder: PreTrainedModel,
+    recipe: Recipe,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    accelerator: Accelerator,
+    features: Features = _difference,
 ) -> np.ndarray:
     """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
     assert recipe.encoding is not None and recipe.pooling is not None
-    head = CosineHead() if recipe.head == "cosine" else _Features()
+    head = CosineHead() if recipe.head == "cosine" else _Features(features)
     vectors = mean_outputs(
         TransferModel(encoder, head, recipe.encoding, recipe.pooling).to(accelerator.device),
         splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
@@ -73,3 +88,27 @@ def features_of(
         accelerator=accelerator,
     )
     return vectors.numpy()
+
+
+def solve_head(
+    model: TransferModel, task: Task, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
+) -> None:
+    """Give the linear head of ``model`` the weights that :func:`pipeline.stats.probe.solve` finds on training rows.
+
+    Args:
+        recipe: resolved; its head is linear.
+    """
+    head = model.head
+    assert isinstance(head, Head)
+    vectors = features_of(model.backbone, recipe, rows, backbone, accelerator, head.features)
+    labels, is_score = rows["label"].to_numpy(), task.kind == "score"
+    if is_score:
+        zero, unit = output_scale(task, recipe)
+        labels = (labels - zero) / unit
+    classes, balanced = None if is_score else len(task.classes), recipe.class_weights == "balanced"
+    weight, bias = on_main_process(lambda: solve(vectors, labels, classes, balanced))
+    if recipe.one_logit:
+        weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
+    with torch.no_grad():
+        head.out.weight.copy_(torch.from_numpy(weight))
+        head.out.bias.copy_(torch.from_numpy(bias))

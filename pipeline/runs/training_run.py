@@ -1,5 +1,6 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ from pipeline.runs.identity import identity_of
 from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
+from pipeline.runs.probing import solve_head
 from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import COSINE_ROWS, TRAIN_ROWS, Evaluations, Scoring, TrainScores, reversed_note, score_again
@@ -244,6 +246,8 @@ class TrainingRun:
         combine: Surgery | None,
         accelerator: Accelerator,
     ) -> Progress:
+        if self.recipe.trainable == "probe":
+            return self._solve(built, evaluations, accelerator)
         loss, terms = loss_of(self.parts, self.data, built, self.backbone, accelerator.device)
         return fit(
             built.model,
@@ -263,6 +267,15 @@ class TrainingRun:
             checkpoint_file=self.workspace.ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
+
+    def _solve(self, built: Built, evaluations: Evaluations, accelerator: Accelerator) -> Progress:
+        """A probe has no steps: its head is solved, and scored once."""
+        progress, started, rows = Progress(), time.perf_counter(), self.data[self.task.name].train
+        model = built.model.of(self.task.name).to(accelerator.device)
+        solve_head(model, self.task, self.recipe, rows, self.backbone, accelerator)
+        progress.train_seconds, progress.examples = time.perf_counter() - started, len(rows)
+        progress.add_point(0, None, evaluations(model), 0.0, {})
+        return progress
 
     def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
         """What scores training rows, if that is asked for."""

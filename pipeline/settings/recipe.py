@@ -23,7 +23,7 @@ from pipeline.settings.fields import Real
 from pipeline.settings.parts import Count, Number, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
-Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
+Trainable = Literal["head", "probe", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam", "constant"]
 AdamCorrection = Literal["moments", "step"]
@@ -58,7 +58,10 @@ class Recipe(RecipePart):
     line are: ``pal_size = 24`` is ``pal = { size = 24 }``.
     """
 
-    trainable: Trainable = Field("adapter", description="what is trained")
+    trainable: Trainable = Field(
+        "adapter",
+        description="what is trained; probe: the head, solved by regression on the frozen vectors",
+    )
     encoding: Encoding | None = Field(None, description="read pairs as one input (cross) or two (siamese)")
     pooling: Pooling | None = Field(
         None, description="sentence vector: first token, mean over tokens, or BERT's pretrained pooler"
@@ -188,6 +191,11 @@ class Recipe(RecipePart):
             return cls.model_validate(values), problems
         except ValidationError as error:
             return None, [*map(_with_flat_key, validation_problems(error)), *problems]
+
+    @property
+    def freezes_encoder(self) -> bool:
+        """Whether nothing is trained but the head."""
+        return self.trainable in ("head", "probe")
 
     @property
     def has_modules(self) -> bool:

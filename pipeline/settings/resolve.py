@@ -19,10 +19,11 @@ LEARNING_RATES: dict[Trainable, float] = {
     "full+adapter": 5e-5,
 }
 
-# Settings that matter to a model that trains nothing; then those that also matter to a mean and to a merged adapter.
+# Settings that matter to a model that trains nothing; then those that also matter to a probe, a mean, a merged adapter.
 _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
+_SOLVED = frozenset({"class_weights", "extra", "permute_labels"})
 _FUSED = frozenset({"adapter", "bottleneck", "fusion"})
 _MERGED = frozenset({"adapter", "bottleneck", "merge"})
 
@@ -84,11 +85,14 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
     """How inputs of ``task`` are encoded, and the head that reads them."""
     if task.is_pair:
         usual_head: HeadKind = "difference" if recipe.encoding == "siamese" else "linear"
-        head = recipe.head or (task.head if recipe.encoding in (None, task.encoding) else usual_head)
+        if recipe.trainable == "probe":
+            usual_head = "linear" if recipe.encoding == "cross" else "comparison"
+        is_usual = recipe.encoding in (None, task.encoding) and recipe.trainable != "probe"
+        head = recipe.head or (task.head if is_usual else usual_head)
         encoding = recipe.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
     else:
         # A single text has one encoding; the option may still be given, to choose the adapters that it is fused with.
-        head, encoding = recipe.head or task.head, "cross"
+        head, encoding = recipe.head or ("linear" if recipe.trainable == "probe" else task.head), "cross"
         if head in PAIR_HEADS:
             raise PipelineError(
                 f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
@@ -96,6 +100,8 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
             )
     if problems := pairing_problems(encoding, head):
         raise PipelineError(f"recipe for {task.name}: 1 problem\n  {problems[0]}")
+    if recipe.trainable == "probe" and (head == "cosine" or head.endswith("mlp")):
+        raise PipelineError(f"head '{head}': a probe solves one linear layer: leave the head of '{task.name}' out")
     if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
         raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
     if recipe.one_logit and len(task.classes) != 2:
@@ -110,7 +116,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
 
 def _is_frozen(recipe: Recipe) -> bool:
     """Whether nothing trains but the head."""
-    return recipe.trainable == "head" or not recipe.form.trains
+    return recipe.freezes_encoder or not recipe.form.trains
 
 
 def _kind_part(recipe: Recipe) -> str:
@@ -185,6 +191,8 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
     if _is_frozen(recipe) and head == "cosine" and not joint:  # a cosine has no weights, so nothing trains
         adapted = _FUSED if recipe.trainable == "fusion" else frozenset()
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - adapted, False)
+    elif recipe.trainable == "probe":
+        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _SOLVED, False)
     elif recipe.is_merged_only:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)
     return has_effect

@@ -18,12 +18,12 @@ Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean", "pooler"]
 """The first token's state, the mean over tokens, or what BERT's pretrained pooler makes of the first token's state,
 ``tanh(W cls + b)`` (Devlin et al. 2019, trained for next-sentence prediction; other families have none)."""
-HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
+HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp", "comparison"]
 CosineScale = Literal["clamped", "shifted"]
 Truncation = Literal["head", "head-and-tail"]
 Split = Literal["train", "dev", "test"]
 
-PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
+PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp", "comparison"})
 """The heads that compare two sentence vectors; they need siamese encoding."""
 
 BUILT_IN = Path(__file__).parent

@@ -8,10 +8,12 @@ from pipeline.settings.kinds.full import Full
 from pipeline.settings.kinds.fusion import Fusion
 from pipeline.settings.kinds.merge import Merge
 from pipeline.settings.kinds.multitask import Multitask
+from pipeline.settings.kinds.probe import Probe
 from pipeline.settings.kinds.sequential import Sequential
 
 KINDS: dict[str, Kind] = {
     "frozen": Frozen(),
+    "probe": Probe(),
     "full": Full(),
     "sequential": Sequential(),
     "multitask": Multitask(),

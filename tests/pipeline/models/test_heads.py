@@ -13,7 +13,7 @@ from pipeline.runs.build import outputs_of
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 
-SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
+SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp", "comparison")
 
 
 def base_head(task: str, **values: Any) -> nn.Module:
@@ -76,6 +76,14 @@ def test_the_double_difference_head_is_two_layers_over_both_vectors_and_their_di
     joined = torch.cat([u, v, (u - v).abs()], dim=-1)
     expected = F.relu(joined @ head.hidden.weight.T + head.hidden.bias) @ head.out.weight.T + head.out.bias
     torch.testing.assert_close(head(u, v), expected)
+
+
+def test_a_comparison_is_linear_in_vectors_distance_product_and_cosine() -> None:
+    torch.manual_seed(0)
+    head = build_head("comparison", 8, 3, 2, 0.0)
+    u, v = torch.randn(2, 4, 8).unbind()
+    read = [u, v, (u - v).abs(), u * v, F.cosine_similarity(u, v)[:, None]]
+    torch.testing.assert_close(head(u, v), torch.cat(read, dim=-1) @ head.out.weight.T + head.out.bias)
 
 
 @pytest.mark.parametrize("kind", SIAMESE)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining
+from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining, solve
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
@@ -89,3 +89,41 @@ def test_probes_that_differ_by_the_same_in_every_row_need_no_test() -> None:
     rows = np.random.default_rng(0).random(40)
     verdicts = [explains_more(rows + gain, rows, 3) for gain in (0.1, 0.0, -0.1)]
     assert verdicts == [True, False, False]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_solved_probe_is_logistic_regression_on_standardised_vectors(classes: int) -> None:
+    wanted = np.digitize(VECTORS @ DIRECTION + RNG.normal(size=400), [0.0, 3.0][: classes - 1])
+    weight, bias = solve(VECTORS * 5 + 3, wanted, classes)
+    scaled = StandardScaler().fit_transform(VECTORS)
+    alike = [
+        LogisticRegression(C=strength, max_iter=2000).fit(scaled, wanted).predict_proba(scaled)
+        for strength in np.logspace(-5, 0, 6)
+    ]
+    outputs = (VECTORS * 5 + 3) @ weight.T + bias
+    ours = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    assert min(np.abs(ours - theirs).max() for theirs in alike) < 1e-3
+    assert (ours.argmax(axis=1) == wanted).mean() > 0.7
+
+
+def test_a_class_without_rows_is_never_predicted_and_one_row_is_enough() -> None:
+    wanted = np.where(VECTORS[:, 0] > 0, 3, 1)
+    wanted[0] = 0
+    for rows in (slice(None), slice(1, 2)):
+        weight, bias = solve(VECTORS[rows], wanted[rows], 5)
+        assert {*(VECTORS @ weight.T + bias).argmax(axis=1)} <= {*wanted[rows]}
+
+
+def test_balanced_classes_count_equally() -> None:
+    wanted = (VECTORS[:, 0] + RNG.normal(size=400) > 1.8).astype(int)
+    recalls = []
+    for balanced in (False, True):
+        weight, bias = solve(VECTORS, wanted, 2, balanced)
+        recalls.append((VECTORS @ weight.T + bias).argmax(axis=1)[wanted == 1].mean())
+    assert recalls[0] + 0.1 < recalls[1]
+
+
+def test_a_score_is_solved_by_ridge_regression() -> None:
+    weight, bias = solve(VECTORS, 2 + VECTORS @ DIRECTION, None)
+    np.testing.assert_allclose(VECTORS @ weight[0] + bias[0], 2 + VECTORS @ DIRECTION, atol=0.5)
+    assert weight.shape == (1, 32)
