@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
-from stages.serve.limits import Limits
+from stages.serve.door import Limits
 from stages.serve.serve import StoreShelf
 
 from . import child

@@ -1,127 +1,82 @@
 """What a fusion listened to for one text, what its adapters say alone, and what changes without each of them."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pandas as pd
 
 from pipeline.runs.model import Model, Predicted, Text
-from stages.answers import Answer
+from pipeline.system.errors import PipelineError
 
 SCORE = "score"
 """The label of the only number of a task of scores."""
 
 
-class LabelScore(NamedTuple):
-    label: str
-    score: float
-
-
-Ranked = tuple[LabelScore, ...]
-"""An answer: its labels, the one with the highest score first."""
-
-
 @dataclass(frozen=True)
-class Single:
-    """The answer of one adapter by itself; its task may have other classes than the fusion's."""
+class Answer:
+    """The number of each label, in the task's order: a probability or a score, and what the head gave before that."""
 
-    task: str
-    run: str
-    classes: tuple[str, ...]
-    answer: Ranked
+    scores: dict[str, float]
+    raw: dict[str, float]
 
+    def listed(
+        self, transform: Literal["softmax", "sigmoid", "none"] = "softmax", top_k: int | None = None
+    ) -> list[dict[str, Any]]:
+        """``{"label", "score"}`` of the ``top_k`` highest labels, or of all; equal ones in the task's order.
 
-@dataclass(frozen=True)
-class SiteShares:
-    """The shares of the adapters at a site: (tokens, adapters), of the last layer of CLS pooling of its first token."""
-
-    layer: int
-    site: str
-    shares: list[list[float]]
-
-
-@dataclass(frozen=True)
-class InputShares:
-    """The tokens of an input, and what they listened to at each site."""
-
-    tokens: list[str]
-    layers: list[SiteShares]
-
-    def mean_shares(self) -> list[list[float]]:
-        """(tokens, adapters), averaged over the sites that computed a token."""
-        return [
-            [sum(shares) / len(shares) for shares in zip(*at_sites, strict=True)]
-            for token in range(len(self.tokens))
-            if (at_sites := [site.shares[token] for site in self.layers if token < len(site.shares)])
-        ]
+        Args:
+            transform: softmax: probabilities, or the score; none: the raw outputs; sigmoid: of each raw output.
+        """
+        items = self.scores if transform == "softmax" else self.raw
+        if transform == "sigmoid":
+            items = {label: (1 + math.tanh(value / 2)) / 2 for label, value in items.items()}
+        ranked = sorted(items.items(), key=lambda item: -item[1])[:top_k]
+        return [{"label": label, "score": score} for label, score in ranked]
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The answer of a model for one text or pair and, of a fusion, what it comes from."""
-
-    model: Model
-    answer: Ranked
-    tokens: int
-    """How many the whole text has, before it is cut to what the model reads."""
-    singles: tuple[Single, ...]
-    without: dict[str, Ranked]
-    """By the adapter that is left out; none of a model that mixes fewer than two."""
-    shares: pd.DataFrame
-    """As of :meth:`Model.explain`; empty of a model that is no fusion."""
-
-    def mean_shares(self) -> dict[str, float]:
-        """The share of each adapter, averaged over tokens, layers and sites; they add up to one."""
-        return {
-            name: float(self.shares.loc[self.shares["adapter"] == name, "share"].mean()) for name in self.model.adapters
-        }
-
-    def inputs(self) -> list[InputShares]:
-        """The shares by input: one, or of a siamese pair two; none of a model that is no fusion."""
-        return [_input_shares(table, self.model.adapters) for _, table in self.shares.groupby("input")]
-
-    def summary(self) -> dict[str, Any]:
-        """All of it as JSON has it: answers as lists of label and score, shares as (tokens, adapters) by site."""
-        return {
-            "task": self.model.task,
-            "run": self.model.run,
-            "kind": self.model.kind,
-            "classes": list(self.model.classes),
-            "answer": _listed(self.answer),
-            "tokens": self.tokens,
-            "max_length": self.model.max_length,
-            "adapters": list(self.model.adapters),
-            "mean_shares": self.mean_shares(),
-            "singles": [
-                {
-                    "task": single.task,
-                    "run": single.run,
-                    "same_labels": single.classes == self.model.classes,
-                    "answer": _listed(single.answer),
-                }
-                for single in self.singles
-            ],
-            "without": [{"adapter": name, "answer": _listed(answer)} for name, answer in self.without.items()],
-            "inputs": [asdict(each) for each in self.inputs()],
-        }
+class TooLong(PipelineError):
+    """A text has more tokens than the model reads."""
 
 
-def explain(model: Model, text: Text, singles: Sequence[Model]) -> Explanation:
-    """The answer of ``model`` for ``text`` beside those of ``singles``, which read as many texts.
+def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any]:
+    """The answer of ``model`` for ``text`` beside those of ``singles``, which read as many texts, as JSON has it.
+
+    Answers are as :meth:`Answer.listed` gives them; ``without`` has one for each adapter that is left out, where there
+    are several. ``inputs`` has the tokens of each input, a siamese pair being two, and by layer and site the shares
+    (tokens, adapters) of a fusion; CLS pooling computes only the first token in the last layer.
 
     Raises:
         PipelineError: the text is not what the model reads, or blank.
     """
-    several = len(model.adapters) > 1
-    return Explanation(
-        model=model,
-        answer=_ranked(model, text),
-        tokens=model.lengths([text])[0],
-        singles=tuple(Single(each.task, each.run, each.classes, _ranked(each, text)) for each in singles),
-        without={name: _ranked(model, text, without=name) for name in (model.adapters if several else ())},
-        shares=model.explain(text) if model.adapters else pd.DataFrame(columns=["input"]),
-    )
+    names = model.adapters
+    shares = model.explain(text) if names else pd.DataFrame(columns=["input", "adapter", "share"])
+    return {
+        "task": model.task,
+        "run": model.run,
+        "kind": model.kind,
+        "classes": list(model.classes),
+        "answer": _answer(model, text),
+        "tokens": model.lengths([text])[0],  # of the whole text, before it is cut
+        "max_length": model.max_length,
+        "adapters": list(names),
+        "mean_shares": {name: float(shares.loc[shares["adapter"] == name, "share"].mean()) for name in names},
+        "singles": [
+            {
+                "task": single.task,
+                "run": single.run,
+                "same_labels": single.classes == model.classes,
+                "answer": _answer(single, text),
+            }
+            for single in singles
+        ],
+        "without": [
+            {"adapter": name, "answer": _answer(model, text, without=name)}
+            for name in (names if len(names) > 1 else ())
+        ],
+        "inputs": [_input_shares(table, names) for _, table in shares.groupby("input")],
+    }
 
 
 def passes_of(model: Model, singles: Sequence[Model]) -> int:
@@ -130,13 +85,9 @@ def passes_of(model: Model, singles: Sequence[Model]) -> int:
     return 1 + len(singles) + (adapters if adapters > 1 else 0) + (1 if adapters else 0)
 
 
-def _ranked(model: Model, text: Text, without: str | None = None) -> Ranked:
+def _answer(model: Model, text: Text, without: str | None = None) -> list[dict[str, Any]]:
     (predicted,) = model.predict([text], without=without)
-    return tuple(LabelScore(**each) for each in answer_of(predicted).listed())
-
-
-def _listed(answer: Ranked) -> list[dict[str, Any]]:
-    return [each._asdict() for each in answer]
+    return answer_of(predicted).listed()
 
 
 def answer_of(predicted: Predicted) -> Answer:
@@ -152,10 +103,10 @@ def answer_of(predicted: Predicted) -> Answer:
     return Answer(dict(predicted.probabilities), dict(zip(predicted.probabilities, outputs, strict=True)))
 
 
-def _input_shares(table: pd.DataFrame, adapters: Sequence[str]) -> InputShares:
-    tokens = table.drop_duplicates("position").sort_values("position")["token"].tolist()
+def _input_shares(table: pd.DataFrame, adapters: Sequence[str]) -> dict[str, Any]:
     layers = []
     for (layer, site), part in table.groupby(["layer", "site"]):
         shares = part.pivot(index="position", columns="adapter", values="share")[list(adapters)].round(6)
-        layers.append(SiteShares(cast("int", layer), cast("str", site), shares.to_numpy().tolist()))
-    return InputShares(tokens, layers)
+        layers.append({"layer": layer, "site": site, "shares": shares.to_numpy().tolist()})
+    tokens = table.drop_duplicates("position").sort_values("position")["token"].tolist()
+    return {"tokens": tokens, "layers": layers}

@@ -12,27 +12,25 @@ from pipeline.records.studies import StudyResult
 from pipeline.reporting.cells import judge
 from pipeline.reporting.duels import (
     OPPONENTS,
+    ByStudy,
     Duel,
-    alternatives,
-    both_sides,
+    close_calls_of,
     duels_of_leading,
     holds_fusion,
     leading_fusion,
+    mean_of_duels,
     names_of,
     own_fusions,
 )
 from pipeline.reporting.notes import missing
-from pipeline.reporting.opponents import alternative_text
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, shared_by
+from pipeline.reporting.opponents import close_text
+from pipeline.reporting.runs import StudyRuns, mean_of
 from pipeline.reporting.text import comparison_text, detectable_text, listed, points
 from pipeline.settings.study import Study
 from pipeline.settings.study_files import name_of_study
-from pipeline.stats.paired import Comparison, Difference, Shared, mean_difference
+from pipeline.stats.paired import Comparison, Difference
 from pipeline.system.errors import PipelineError
 from stages.report import result_of
-
-ByStudy = Mapping[StudyRuns, Duel]
-"""For each study the comparison of its leading fusion with one kind of rows."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
     """
     study = result.study
     first = _first_fusion(study)
-    others = [name for name in study.methods if study.row(name).method == "fusion" and name != first]
+    others = [name for name in study.methods if study.row(name).kind.takes == "fusion" and name != first]
     if unknown := [name for name in rows if name not in others]:
         raise PipelineError(
             f"--variants {unknown[0]}: study {study.name} has no such row of fusion besides its first: name some of"
@@ -235,10 +233,11 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
             " targets, and a --scoring other than dev to select among several rows"
         )
     by_kind = {kind: {runs: each[kind] for runs, each in own.items()} for kind in kinds}
-    verdicts = judge({kind: _mean(duels) for kind, duels in by_kind.items()}, looks_of(studies))
+    looks = looks_of(studies)
+    verdicts = judge({kind: mean_of_duels(duels) for kind, duels in by_kind.items()}, looks)
     close = {
-        kind: tuple(_close(by_kind[kind], verdict, len(verdicts) * looks_of(studies)))
-        for kind, verdict in verdicts.items()
+        kind: tuple(map(close_text, close_calls_of(by_kind[kind], comparison.verdict, len(verdicts) * looks)))
+        for kind, comparison in verdicts.items()
     }
     return [Pooled(kind, _parts(duels), verdicts.get(kind), close.get(kind, ())) for kind, duels in by_kind.items()]
 
@@ -304,30 +303,3 @@ def _parts(duels: ByStudy) -> dict[str, Part]:
         for runs, duel in duels.items()
         for target, difference in duel.parts.items()
     }
-
-
-def _mean(duels: ByStudy) -> Difference | None:
-    parts = [difference for duel in duels.values() for difference in duel.parts.values()]
-    return mean_difference(parts, _shared({runs: both_sides(runs, duel) for runs, duel in duels.items()}))
-
-
-def _shared(groups: Mapping[StudyRuns, Sequence[Sequence[Scored]]]) -> Shared:
-    """What the runs of a seed on several targets share, within a study or across studies."""
-    if shared_by([group for own in groups.values() for group in own], None) == "runs":
-        return "runs"
-    # With one seed for all sources, these move nothing from seed to seed.
-    free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
-    ledger = next((runs.ledger for runs in free), None)
-    return shared_by([group for own in free.values() for group in own], ledger.find) if ledger else "nothing"
-
-
-def _close(duels: ByStudy, verdict: Comparison, family: int) -> list[str]:
-    """The choices between nearly equal rows with which the verdict would be another, in words."""
-    texts = []
-    for runs, duel in duels.items():
-        for alternative in alternatives(runs, duel):
-            mean = _mean({**duels, runs: alternative.duel})
-            comparison = None if mean is None else mean.comparison(family)
-            if comparison and comparison.verdict != verdict.verdict:
-                texts.append(alternative_text(runs, alternative, comparison))
-    return texts

@@ -18,6 +18,7 @@ from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import TABLES, verdict_and_scores, write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.study_files import name_of_study
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
@@ -135,7 +136,7 @@ def _chosen(result: StudyResult, ledger: Ledger) -> Views:
         for entry in own[:1]:
             assert entry.run is not None
             record, title = ledger.find(entry.run), study.title(row, entry.line.source)
-            apart = record is not None and record.kind == "multitask" and _reads_apart(record)
+            apart = record is not None and KINDS[record.kind].is_joint and _reads_apart(record)
             for target in [each.target for each in own if each.run == entry.run] if apart else [entry.target]:
                 views.setdefault((entry.run, target), f"{title} for {target}")
     return views

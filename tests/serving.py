@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stages.serve.server import address_of, configured, listen
+from stages.serve.door import address_of, listen
+from stages.serve.server import configured
 
 
 @contextmanager

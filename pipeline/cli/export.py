@@ -57,9 +57,11 @@ def export(
         target,
         output,
         places.workspace(usual=""),
-        stage.format_of(format, int8),
+        format,
+        int8=int8,
         using=using,
         licence=license,
-        push=None if push_to_hub is None else stage.Push(push_to_hub, upload=yes),
+        push_to=push_to_hub,
+        upload=yes,
     )
     print_export(exported, json)

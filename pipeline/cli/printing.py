@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.disk_usage import Usage
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
-    from stages.explain import Explanation, Ranked
     from stages.export.export import Export
     from stages.predict import PredictedTable
 
@@ -211,23 +210,22 @@ def _class_table(evaluation: Evaluation) -> list[str]:
     return [*columns(table), *(rest if len(shown) < len(scores) else [])]
 
 
-def print_explanation(explanation: Explanation, as_json: bool) -> None:
+def print_explanation(explained: Mapping[str, Any], as_json: bool) -> None:
     """The answer; each adapter's share, its own answer and the answer without it; the shares of each token."""
-    model, answer = explanation.model, explanation.answer
-    lines = [f"{model.kind} {model.task}, run {model.run}: {_first(answer)}"]
-    lines += [f"  {each.label}  {each.score:.4f}" for each in answer]
-    if explanation.tokens > model.max_length:
-        lines.append(f"cut: the text has {explanation.tokens} tokens, and the model reads {model.max_length}")
-    head = ("adapter", "share", "by itself", "without it", f"change of {answer[0].label}")
-    if rows := list(_adapter_rows(explanation)):
+    answer, inputs = explained["answer"], explained["inputs"]
+    lines = [f"{explained['kind']} {explained['task']}, run {explained['run']}: {_first(answer)}"]
+    lines += [f"  {each['label']}  {each['score']:.4f}" for each in answer]
+    if explained["tokens"] > explained["max_length"]:
+        lines.append(f"cut: the text has {explained['tokens']} tokens, and the model reads {explained['max_length']}")
+    head = ("adapter", "share", "by itself", "without it", f"change of {answer[0]['label']}")
+    if rows := list(_adapter_rows(explained)):
         lines += ["", *columns([head, *rows])]
-    inputs = explanation.inputs()
     for number, part in enumerate(inputs):
-        name = "token" if len(inputs) == 1 else f"token of text {number + 1}"
-        table = [(name, *model.adapters)]
-        table += [
-            (token, *(f"{x:.3f}" for x in row)) for token, row in zip(part.tokens, part.mean_shares(), strict=True)
-        ]
+        table = [("token" if len(inputs) == 1 else f"token of text {number + 1}", *explained["adapters"])]
+        for place, token in enumerate(part["tokens"]):
+            # The last layer of CLS pooling computes the first token alone.
+            at_sites = [site["shares"][place] for site in part["layers"] if place < len(site["shares"])]
+            table.append((token, *(f"{sum(own) / len(own):.3f}" for own in zip(*at_sites, strict=True))))
         lines += ["", *columns(table)]
     if inputs:
         lines += [
@@ -235,23 +233,24 @@ def print_explanation(explanation: Explanation, as_json: bool) -> None:
             "Shares are means over layers and sites; --json has each. They say what the fusion mixed, not what",
         ]
         lines += ["the answer depends on: that is what changes without an adapter."]
-    print_result(lines, explanation.summary(), as_json)
+    print_result(lines, dict(explained), as_json)
 
 
-def _adapter_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
+def _adapter_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """For each adapter its name, its share, its own answer, the answer without it, and what that changes."""
-    top, shares = explanation.answer[0], explanation.mean_shares()
-    alone = {single.task: single.answer for single in explanation.singles}
-    for name in [*shares, *(task for task in alone if task not in shares)]:
-        without = explanation.without.get(name, ())
-        change = next((f"{each.score - top.score:+.4f}" for each in without if each.label == top.label), "-")
+    top, shares = explained["answer"][0], explained["mean_shares"]
+    alone = {single["task"]: single["answer"] for single in explained["singles"]}
+    left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
+    for name in dict.fromkeys((*shares, *alone)):
+        without = left_out.get(name, ())
+        change = next((f"{x['score'] - top['score']:+.4f}" for x in without if x["label"] == top["label"]), "-")
         share = f"{shares[name]:.3f}" if name in shares else "-"
         yield name, share, _first(alone.get(name, ())), _first(without), change
 
 
-def _first(answer: Ranked) -> str:
+def _first(answer: Sequence[Mapping[str, Any]]) -> str:
     """The first label of an answer with its number; a dash where there is no answer."""
-    return f"{answer[0].label} {answer[0].score:.4f}" if answer else "-"
+    return f"{answer[0]['label']} {answer[0]['score']:.4f}" if answer else "-"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from pipeline.cli.extras import need_extra
 from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, FreeText, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
-from pipeline.data.tasks import check_folder, find_task
+from pipeline.data.tasks import check_folder
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
 from pipeline.runs.kept_models import find_model, parse_model
@@ -19,10 +19,7 @@ from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present
 from pipeline.system.streams import LIBRARIES, announce, notice
-from stages.serve.limits import Limits
-
-if TYPE_CHECKING:  # it loads torch
-    from pipeline.records.run_record import RunRecord
+from stages.serve.door import Limits, check_serve
 
 Backbone = Annotated[
     str | None,
@@ -59,22 +56,14 @@ def explain(
     if run and using != "auto":
         raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
     own = _own_folder(task, data)
-    pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
-    if pair is not None:
-        _check_texts(text, text_b, task, pair)
+    kept = find_model(task, run or using, root, reports)
+    if isinstance(kept, Artifact) and own is None:
+        _check_texts(text, text_b, task, kept.manifest.pair)  # before the libraries load, which takes seconds
     announce(LIBRARIES)
     from pipeline.runs.model import load
     from stages import explain as stage
 
-    model = load(
-        target,
-        store=store,
-        backbone=backbone,
-        data=own,
-        reports=reports,
-        using=using,
-        precision=precision,
-    )
+    model = load(target, store=store, backbone=backbone, data=own, reports=reports, using=using, precision=precision)
     _check_texts(text, text_b, task, model.is_pair)
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
@@ -98,13 +87,6 @@ def _own_folder(task: str, data: tuple[Path, ...]) -> Path | None:
     return next((folder for folder in data if present(folder / task / "task.toml")), None)
 
 
-def _reads_pairs(model: Artifact | RunRecord, task: str, data: Path | None) -> bool | None:
-    """Whether ``model`` reads pairs for ``task``; None where neither its record nor a folder says."""
-    if data is not None:
-        return find_task(task, data).is_pair
-    return model.manifest.pair if isinstance(model, Artifact) else model.reads_pairs(task)
-
-
 def serve(
     *,
     port: int = 8000,
@@ -124,19 +106,8 @@ def serve(
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    from stages.serve import options
-
-    options.check(Path(store), host, port, model, backbone, limits)
+    check_serve(store, host, port, model, backbone, limits)
     announce(LIBRARIES)
     from stages.serve import serve as stage
 
-    stage.serve(
-        Path(store),
-        host=host,
-        port=port,
-        target=model,
-        backbone=backbone,
-        precision=precision,
-        limits=limits,
-        announce=lambda line: print(line, flush=True),
-    )
+    stage.serve(store, host=host, port=port, target=model, backbone=backbone, precision=precision, limits=limits)

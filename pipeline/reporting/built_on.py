@@ -31,7 +31,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     bases = {}
     for line in runs.lines:
         row = runs.study.row(line.row)
-        base = "full" if row.method == "multitask" else row.of
+        base = "full" if row.kind.is_joint else row.of
         if base is not None and row.kind.joins(row):
             bases[line] = Line(base)
     family = {

@@ -11,6 +11,7 @@ from pipeline.reporting.cells import line_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import MISSING
+from pipeline.settings.kinds import KINDS
 from pipeline.stats.metrics import THRESHOLDS
 
 
@@ -41,17 +42,17 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["settings"] = len(scored.trials)
     bases = [runs.study.row(base) for base in runs.study.bases_on(row, target)]
-    what = "linear probe" if any(base.method == "frozen" for base in bases) else "own adapter"
+    what = "linear probe" if any(base.kind.keeps_weights for base in bases) else "own adapter"
     sizes[f"{what}'s settings"] = max((len(base.trials) for base in bases), default=0)
     sizes[what] = len(bases)
     sizes["anchor"] = len(record.anchor_candidates)
-    if record.kind == "ensemble":
+    if KINDS[record.kind].is_ensemble:
         sizes["members"] = len(record.identity["members"])
     elif target in record.trained_on:
         if record.recipe_of(target).cosine_threshold == "tuned":
             sizes["threshold"] = min(record.score(target).rows, THRESHOLDS)
         epochs = runs.curve(record.run)["epoch"]
-        what = "epoch for all its tasks" if record.kind == "multitask" else "epoch"
+        what = "epoch for all its tasks" if KINDS[record.kind].is_joint else "epoch"
         sizes[f"{what} or start" if (epochs == 0).any() else what] = len(epochs)
     return Counter({kind: size for kind, size in sizes.items() if size > 1})
 
@@ -63,7 +64,8 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
         if before is None:
             continue
         if target in before.trained_on:
-            yield "own adapter's epoch" if before.kind == "adapter" else "earlier epoch", len(runs.curve(before.run))
+            what = "own adapter's epoch" if KINDS[before.kind].is_one_adapter else "earlier epoch"
+            yield what, len(runs.curve(before.run))
         yield from _earlier_epochs(runs, before, target)
 
 

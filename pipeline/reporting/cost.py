@@ -17,6 +17,7 @@ from pipeline.reporting.runs import (
     seconds_of,
     trials_cells,
 )
+from pipeline.settings.kinds import KINDS
 
 StoredParts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -31,7 +32,8 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     """
     if record.parameters is None:
         return None
-    if record.kind == "ensemble":
+    kind = KINDS[record.kind]
+    if kind.is_ensemble:
         whole = StoredParts()
         for source in record.sources:
             member = ledger.find(source.run)
@@ -48,19 +50,19 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
         # older record has no number for both together.
         static = backbone if recipe.pretrained.second_encoder == "static" else 0
         parts[own] = (record.parameters.model or max(trained, backbone + record.parameters.head) + static) - static
-    elif record.kind == "merge" and not trained:
+    elif kind.combines and kind.artifact == "adapter" and not trained:
         # As large as what it is merged from, and with the head of the target's own.
         adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)
         if adapter is None:
             return None
         parts |= {pretrained: backbone, own: adapter.cost.trainable_parameters}
-    elif record.sources and record.kind not in ("adapter", "merge", "fusion"):
+    elif record.sources and kind.artifact is None:
         parts[own] = backbone + trained
     else:
         parts |= {pretrained: backbone, own: trained}
     if recipe.pretrained.second_encoder == "static":
         parts[pretrained] = backbone
-    for source in record.sources if record.kind == "fusion" else ():
+    for source in record.sources if kind.takes == "fusion" else ():
         adapter = ledger.find(source.run)
         if adapter is None or adapter.parameters is None:
             return None
@@ -74,7 +76,7 @@ def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
 
     The record of an ensemble has the sum over its members: the size is that of a member, if all have the same.
     """
-    if record.kind != "ensemble":
+    if not KINDS[record.kind].is_ensemble:
         return record.parameters.backbone if record.parameters is not None else None
     members = [ledger.find(source.run) for source in record.sources]
     sizes = {backbone_size(member, ledger) if member is not None else None for member in members}

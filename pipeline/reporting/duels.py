@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import judge
-from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.settings.kinds import KINDS
+from pipeline.reporting.runs import Scored, StudyRuns, once, shared_by
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.study import Study
-from pipeline.stats.paired import Comparison, Difference, mean_difference
+from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
 CLOSE = 0.01
 """Where two rows differ by less on the validation rows, either might have been selected."""
@@ -31,7 +31,7 @@ def _is_alone(study: Study, name: str) -> bool:
 def _is_one_adapter(study: Study, name: str) -> bool:
     """Whether a row trains adapters of the kind that a fusion mixes: bottlenecks, fresh or warm-started."""
     row, targets = study.row(name), study.targets_of(name)
-    if row.method != "adapter":
+    if not row.kind.is_one_adapter:
         return False
     recipes = (study.recipe_for(name, target, trial=trial) for target in targets for trial in row.trials)
     return all(recipe.adapter.kind in BOTTLENECKS for recipe in recipes)
@@ -40,12 +40,12 @@ def _is_one_adapter(study: Study, name: str) -> bool:
 def holds_fusion(study: Study, name: str) -> bool:
     """Whether a row is a fusion, or an ensemble of which one member is."""
     row = study.row(name)
-    return row.method == "fusion" or any(holds_fusion(study, member) for member in row.members)
+    return row.kind.takes == "fusion" or any(holds_fusion(study, member) for member in row.members)
 
 
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
-    "sequential fine-tuning": lambda study, name: KINDS[study.row(name).method].is_by_source,
+    "sequential fine-tuning": lambda study, name: study.row(name).kind.is_by_source,
     "one adapter": _is_one_adapter,
     "the best row without fusion": lambda study, name: True,
 }
@@ -84,10 +84,14 @@ class Duel:
         return f"{ours} against {theirs} of {self.kind}"
 
 
+ByStudy = Mapping[StudyRuns, Duel]
+"""Duels with one kind of rows, whose differences are averaged over the targets of all studies."""
+
+
 def own_fusions(study: Study) -> list[str]:
     """The rows of fusion that are no variants of another, in the study's order."""
     rows = {name: study.row(name) for name in study.methods}
-    return [name for name, row in rows.items() if row.method == "fusion" and row.variant_of is None]
+    return [name for name, row in rows.items() if row.kind.takes == "fusion" and row.variant_of is None]
 
 
 @once
@@ -105,7 +109,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
     grow harder with every other fusion beside it; those of the others are a second family.
     """
     study = runs.study
-    fusions = [line for line in runs.lines if study.row(line.row).method == "fusion"]
+    fusions = [line for line in runs.lines if study.row(line.row).kind.takes == "fusion"]
     result = []
     for line in fusions:
         variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
@@ -126,7 +130,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
                 result.append(Duel(line, ours, kind, best, trials, known, chosen))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in result}
     tested = [duel for duel in result if not duel.is_chosen_on_scores]
-    means = {(duel.line, duel.kind): _mean(runs, duel) for duel in tested}
+    means = {(duel.line, duel.kind): mean_of_duels({runs: duel}) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for family in (True, False):
         verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family}, runs.study.looks)
@@ -138,8 +142,16 @@ def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
     return [line for line in lines if OPPONENTS[kind](runs.study, line.row)]
 
 
-def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
-    return mean_difference([*duel.parts.values()], runs.shared(both_sides(runs, duel)))
+def mean_of_duels(duels: ByStudy) -> Difference | None:
+    """The mean of the differences on all targets of all studies, as far as the seeds allow a test."""
+    parts = [difference for duel in duels.values() for difference in duel.parts.values()]
+    groups = {runs: _both_sides(runs, duel) for runs, duel in duels.items()}
+    # With one seed for all sources, these move nothing from seed to seed.
+    free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
+    shared = shared_by([group for own in groups.values() for group in own], None)
+    if shared != "runs" and free:
+        shared = shared_by([group for own in free.values() for group in own], next(iter(free)).ledger.find)
+    return mean_difference(parts, shared)
 
 
 def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
@@ -148,7 +160,7 @@ def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
     return [by_line[line][seed] for seed, line in sorted(selected.items())]
 
 
-def both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
+def _both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
     """The runs of both sides of a duel, target by target."""
     return [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
 
@@ -226,32 +238,27 @@ def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> boo
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """A row that was nearly selected for one side of a duel on one target."""
+class CloseCall:
+    """A row that was nearly selected for one side of a duel on one target, and with which the verdict is another."""
 
+    runs: StudyRuns
     target: str
     selected: Selected
     other: Line
     dev: tuple[float, float]
     """The scores of the selected rows and of the other on the validation rows."""
     duel: Duel
-    """The duel with the other row there for all seeds; its comparison is that of the rows that were selected."""
-
-
-@dataclass(frozen=True)
-class CloseCall:
-    """An alternative with which the verdict is another."""
-
-    alternative: Alternative
+    """The duel with the other row there for all seeds."""
     comparison: Comparison
     """The test of the mean, with the other row."""
 
 
-def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:
-    """What would be compared if nearly equal rows had been selected: one other row on one target at a time."""
-    variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
-    for target in duel.parts:
-        for is_own, lines in ((True, [duel.line, *variants]), (False, _lines_of(runs, duel.kind))):
+def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
+    """Where the ``verdict`` on a mean of duels depends on which of two nearly equal rows stands on one target."""
+    for runs, duel in duels.items():
+        variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
+        sides = (([duel.line, *variants], True), (_lines_of(runs, duel.kind), False))
+        for target, (lines, is_own) in product(duel.parts, sides):
             selected = (duel.ours if is_own else duel.best)[target]
             scores = {line: statistics.mean(own.values()) for line, own in _dev_scores(runs, lines, target).items()}
             for other, score in scores.items():
@@ -260,24 +267,23 @@ def alternatives(runs: StudyRuns, duel: Duel) -> Iterator[Alternative]:
                 there = {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
                 ours, best = (duel.ours | there, duel.best) if is_own else (duel.ours, duel.best | there)
                 own, theirs = (cell_of(runs, side[target], target) for side in (ours, best))
-                part = runs.difference(own, theirs, target)
-                if part is not None:
-                    changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
+                if (part := runs.difference(own, theirs, target)) is None:
+                    continue
+                changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
+                mean = mean_of_duels({**duels, runs: changed})
+                comparison = None if mean is None else mean.comparison(family)
+                if comparison is not None and comparison.verdict != verdict:
                     dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
-                    yield Alternative(target, selected, other, (dev, score), changed)
+                    yield CloseCall(runs, target, selected, other, (dev, score), changed, comparison)
 
 
 @once
 def close_calls(runs: StudyRuns) -> list[CloseCall]:
-    """Where a verdict depends on which of two nearly equal rows represents a kind, or the fusion."""
-    tested = [duel for duel in duels(runs) if duel.comparison is not None]
-    leading = [duel for duel in tested if duel.line == leading_fusion(runs)]
-    calls = []
-    for duel in tested:
-        family = len(leading) if duel in leading else len(tested) - len(leading)
-        for alternative in alternatives(runs, duel):
-            mean = _mean(runs, alternative.duel)
-            comparison = None if mean is None else mean.comparison(family * runs.study.looks)
-            if comparison and duel.comparison and comparison.verdict != duel.comparison.verdict:
-                calls.append(CloseCall(alternative, comparison))
+    """Where a verdict of the study depends on which of two nearly equal rows represents a kind, or the fusion."""
+    tested = [(duel, duel.comparison) for duel in duels(runs) if duel.comparison is not None]
+    leading = sum(duel.line == leading_fusion(runs) for duel, _ in tested)
+    calls = list[CloseCall]()
+    for duel, comparison in tested:
+        family = leading if duel.line == leading_fusion(runs) else len(tested) - leading
+        calls += close_calls_of({runs: duel}, comparison.verdict, family * runs.study.looks)
     return calls

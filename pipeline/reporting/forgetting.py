@@ -11,6 +11,7 @@ from pipeline.reporting.cells import count_cell, difference_cell, judge, line_ce
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.reporting.text import MISSING, MOST_NAMED, capital, interval_text, listed, marks_note, points
+from pipeline.settings.kinds import KINDS
 from pipeline.stats.paired import Comparison
 
 
@@ -133,7 +134,8 @@ def _proven(runs: StudyRuns, name: str) -> Proof | None:
         return None
     pairs, used, adapters, backbones = set[tuple[str, str]](), dict[str, None](), set[str](), list[str]()
     for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
-        if source == target or any(scored.record.kind not in ("adapter", "fusion") for scored in group):
+        kinds = [KINDS[scored.record.kind] for scored in group]
+        if source == target or not all(kind.is_one_adapter or kind.takes == "fusion" for kind in kinds):
             continue
         for scored in group:
             for first, digest in _kept(runs, name, scored, source):
@@ -153,7 +155,7 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
     backbone = record.unchanged.get("backbone")
     if backbone is None or backbone != record.backbone_weights:
         return
-    if record.kind == "adapter":
+    if KINDS[record.kind].is_one_adapter:
         # Nothing of another task's adapter is in this run; what the two share is the backbone.
         for other in runs.cell(Line(name), source):
             if other.entry.seed == scored.entry.seed:

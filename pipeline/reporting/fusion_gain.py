@@ -57,7 +57,7 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     gains = [
         _gain(runs, line, target, group)
         for line, target, group in runs.cells()
-        if runs.study.row(line.row).method == "fusion"
+        if runs.study.row(line.row).kind.takes == "fusion"
     ]
     verdicts = judge({(gain.line, gain.target): _difference(runs, gain) for gain in gains}, runs.study.looks)
     return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]

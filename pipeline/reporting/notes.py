@@ -199,7 +199,7 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
     """The tasks from which adapters were warm-started."""
     for name in runs.rows:
         row = runs.study.row(name)
-        if row.method != "adapter" or row.of is None or row.through:
+        if not row.kind.is_one_adapter or row.of is None or row.through:
             continue
         by_target = []
         for target, group in runs.groups(Line(name)).items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import difference_cell, judged, line_cell, text_cell
 from pipeline.reporting.duels import (
-    Alternative,
+    CloseCall,
     Duel,
     cell_of,
     close_calls,
@@ -28,7 +28,7 @@ from pipeline.reporting.text import (
     number,
     where_text,
 )
-from pipeline.stats.paired import Comparison, Verdict
+from pipeline.stats.paired import Verdict
 
 _SAYS: dict[Verdict, str] = {
     "better": "is better than",
@@ -52,16 +52,16 @@ def opponents_table(runs: StudyRuns) -> Table | None:
         others=others,
         untested="Not tested" if chosen else "",
         trials="; ".join(duel.unequal_trials for duel in duels_of_leading(runs) if duel.unequal_trials),
-        close=" ".join(alternative_text(runs, call.alternative, call.comparison) for call in close_calls(runs)),
+        close=" ".join(map(close_text, close_calls(runs))),
     )
 
 
-def alternative_text(runs: StudyRuns, alternative: Alternative, comparison: Comparison) -> str:
+def close_text(call: CloseCall) -> str:
     """``On sst, a was selected (0.612 on dev). With b (0.608) there, full fusion would have +1.3 points ....``"""
-    own, score = map(number, alternative.dev)
-    test, fusion = comparison_text(comparison, alternative.duel.kind), runs.title(alternative.duel.line)
-    where = f"On {alternative.target}, {names_of(runs, alternative.selected)} was selected ({own} on dev)."
-    return f"{where} With {runs.title(alternative.other)} ({score}) there, {fusion} would have {test}."
+    own, score = map(number, call.dev)
+    test, title = comparison_text(call.comparison, call.duel.kind), call.runs.title
+    where = f"On {call.target}, {names_of(call.runs, call.selected)} was selected ({own} on dev)."
+    return f"{where} With {title(call.other)} ({score}) there, {title(call.duel.line)} would have {test}."
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
@@ -115,9 +115,8 @@ def _close_kinds(runs: StudyRuns) -> str:
     """The kinds against which the leading fusion's verdict depends on a close choice, in a sentence; else empty."""
     where = defaultdict[str, list[str]](list)
     for call in close_calls(runs):
-        duel, target = call.alternative.duel, call.alternative.target
-        if duel.line == leading_fusion(runs) and target not in where[duel.kind]:
-            where[duel.kind].append(target)
+        if call.duel.line == leading_fusion(runs) and call.target not in where[call.duel.kind]:
+            where[call.duel.kind].append(call.target)
     clauses = [f"that against {kind} on {listed(targets)}" for kind, targets in where.items() if targets]
     return f" Verdicts that depend on a choice between nearly equal rows: {listed(clauses)}." if clauses else ""
 

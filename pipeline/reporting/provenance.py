@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.records.run_record import RunRecord
+from pipeline.settings.kinds import KINDS
 
 Pairs = list[tuple[str, str]]
 _SHARED = ("Rows", "Made with", "Recipe", "Identity")
@@ -23,7 +24,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
     # Those of a warm start are candidates: it may have begun as none of them.
-    are_candidates = record.kind == "adapter" and not record.is_continued_adapter
+    are_candidates = KINDS[record.kind].is_one_adapter and not record.is_continued_adapter
     taken = "start candidate" if are_candidates else "source"
     identity |= {f"{taken}, run {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)

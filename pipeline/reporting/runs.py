@@ -14,6 +14,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, Shared, paired_difference
@@ -185,7 +186,7 @@ class StudyRuns:
         """The planned epochs on the target, in joint training those of its mixing; 0 where nothing trains, or there is
         no :meth:`trainer`."""
         trainer = self.trainer(scored)
-        if trainer is None or trainer.cost.trainable_parameters == 0 or trainer.kind == "ensemble":
+        if trainer is None or trainer.cost.trainable_parameters == 0 or KINDS[trainer.kind].is_ensemble:
             return 0
         steps = steps_per_epoch(trainer)
         return trainer.recipe.epochs_of(steps) if steps else 0
@@ -278,7 +279,7 @@ def steps_per_epoch(record: RunRecord) -> int:
     """The optimiser steps of an epoch of a run."""
     tasks = record.trained_on
     batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
-    return record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[tasks[0]]
+    return record.recipe.joint_steps(batches) if KINDS[record.kind].is_joint else batches[tasks[0]]
 
 
 def difference_of_tables(

@@ -61,6 +61,11 @@ class Kind:
         return self.takes in ("adapter", "fusion")
 
     @property
+    def is_one_adapter(self) -> bool:
+        """Whether its runs train an adapter for a single task."""
+        return self.artifact == "adapter" and not self.combines
+
+    @property
     def answers_for_several(self) -> bool:
         """Whether one of its runs is of several tasks, or of several models."""
         return self.is_joint or self.is_by_source or self.is_ensemble

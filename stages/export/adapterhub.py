@@ -8,12 +8,13 @@ applies it.
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import adapters
 import torch
 from adapters import AutoAdapterModel
 from adapters.composition import Fuse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModel
@@ -27,16 +28,26 @@ from pipeline.models.backbone import HAS_POOLER
 from pipeline.records.store import HEAD
 from pipeline.system.atomic import write_json, write_text
 from pipeline.system.errors import PipelineError
-from stages.export.card import Written
-from stages.export.script import Layout, compose, how_to_load
 from stages.export.stock_head import add_to_adapterhub, as_classifier, layers_of_head, why_no_stock_head
 from stages.export.tokenizer import write_tokenizer
-from stages.export.trained import SCRIPT, TASK_FILE, Trained
+from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
+
+Layout = Literal["adapter", "fusion", "full"]
+_CODE = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+).get_template("run.py.jinja")
 
 
 def write(trained: Trained, folder: Path) -> Written:
     """Write the model; raises a :class:`PipelineError` that says which format to use if these libraries lack a part."""
-    _check(trained)
+    if problem := _why_not(trained):
+        raise PipelineError(
+            f"run {trained.run} ({trained.kind} of '{trained.task.name}'): {problem}: use --format onnx"
+        )
     backbone = trained.backbone
     where = {
         "backbone": str(Path(backbone.name).absolute()) if backbone.is_folder else backbone.name,
@@ -65,7 +76,7 @@ def write(trained: Trained, folder: Path) -> Written:
         layout = _save_modules(model, trained, folder, with_head=not missing)
     if missing and (tensors := layers_of_head(trained)):
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / HEAD)
-    write_text(folder / SCRIPT, compose(trained, layout, stock_head=not missing))
+    write_text(folder / SCRIPT, _code(trained, layout, not missing, whole=True))
     notes = []
     if missing:
         notes.append(f"The head is in {SCRIPT}, not in the libraries' own files: {missing}.")
@@ -73,15 +84,25 @@ def write(trained: Trained, folder: Path) -> Written:
         notes.append(
             f"The encoder is a folder of the machine that exported it: say in {TASK_FILE} where it is on yours."
         )
-    code = how_to_load(trained, layout, not missing, 'Path(".")')
+    code = _code(trained, layout, not missing, whole=False)
     return Written(code, "transformers" if layout == "full" else "adapter-transformers", tuple(notes))
 
 
-def _check(trained: Trained) -> None:
-    if problem := _why_not(trained):
-        raise PipelineError(
-            f"run {trained.run} ({trained.kind} of '{trained.task.name}'): {problem}: use --format onnx"
-        )
+def _code(trained: Trained, layout: Layout, stock_head: bool, whole: bool) -> str:
+    """Python that loads the model and asks it; ``stock_head``: the head is in the libraries' own files."""
+    loader = "AutoAdapterModel" if stock_head else "AutoModel"
+    return _CODE.render(
+        whole=whole,
+        layout=layout,
+        stock_head=stock_head,
+        loader="AutoModelForSequenceClassification" if stock_head and layout == "full" else loader,
+        own_weights=not stock_head and trained.recipe.head != "cosine",
+        task=trained.task,
+        recipe=trained.recipe,
+        kind=trained.answer,
+        task_file=TASK_FILE,
+        head_file=HEAD,
+    )
 
 
 def _why_not(trained: Trained) -> str:

@@ -32,6 +32,27 @@ class Agreement:
     """Share of rows with the same class; None for scores."""
 
 
+@dataclass(frozen=True)
+class Checked:
+    """How far the export's answers are from the model's."""
+
+    texts: str
+    """Where the compared texts are from."""
+    fp32: Agreement
+    int8: Agreement | None = None
+
+    def sentences(self) -> list[str]:
+        sentences = [
+            f"{self.fp32.rows} texts ({self.texts}) in {self.fp32.batches} batches of 1 to 32: in fp32 no output"
+            f" differs from the trained model's by more than {self.fp32.difference:.1e}"
+            f" (allowed: {self.fp32.allowed:g})."
+        ]
+        if self.int8 is not None:
+            same = "" if self.int8.agree is None else f", and {self.int8.agree:.1%} of the classes are the same"
+            sentences.append(f"The int8 model's outputs differ by up to {self.int8.difference:.2g}{same}.")
+        return sentences
+
+
 def script_of(folder: Path) -> Callable[[Texts], Answers]:
     """The function ``answer`` of the script in ``folder``, as a user's program would import it."""
     # Compiled here: an import would leave its cache in the folder.

@@ -1,10 +1,10 @@
 """Export a trained model for other programs: as a folder that is checked against the model before it appears."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,53 +27,15 @@ from pipeline.training.devices import OneDevice
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.export import hub
-from stages.export.card import Checked, Scores, Written, write_card
-from stages.export.check import Answers, check, compare
+from stages.export.card import write_card
+from stages.export.check import Answers, Checked, check, compare
 from stages.export.options import check_place, names_in
 from stages.export.trained import TASK_FILE, Texts, Trained
 
 FormatName = Literal["onnx", "adapterhub"]
+"""Each is a module of this package with ``write``, which raises a :class:`PipelineError` if it cannot hold a model."""
 
 _DEV_ROWS, _DRAWN_ROWS = 200, 24
-
-
-class Writer(Protocol):
-    """What writes a format."""
-
-    def write(self, trained: Trained, folder: Path, /) -> Written:
-        """Write the model's files and a script that asks it; a :class:`PipelineError` if the format cannot hold it."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """What a model is exported as."""
-
-    name: FormatName
-    writer: Writer
-    quantise: Callable[[Path], None] | None = None
-    """Makes int8 of the checked files; without it they stay in fp32."""
-
-
-def format_of(name: FormatName, int8: bool = False) -> Format:
-    """The format called ``name``; of onnx in ``int8``, if wanted. It imports what writes that format, and no other."""
-    match name:
-        case "onnx":
-            from stages.export import onnx
-
-            return Format(name, onnx, onnx.quantise if int8 else None)
-        case "adapterhub":
-            from stages.export import adapterhub
-
-            return Format(name, adapterhub)
-
-
-@dataclass(frozen=True)
-class Push:
-    """A push to a repository of the Hub."""
-
-    repository: str
-    upload: bool
-    """Else it is only said what would be sent there."""
 
 
 @dataclass(frozen=True)
@@ -110,77 +72,65 @@ def export(
     target: str,
     folder: Path,
     workspace: Workspace,
-    format: Format,
+    format: FormatName,
     *,
+    int8: bool = False,
     using: str = "auto",
     licence: str | None = None,
-    push: Push | None = None,
+    push_to: str | None = None,
+    upload: bool = False,
 ) -> Export:
     """Write the model of ``target`` into ``folder``, which appears when its answers are those of the model.
 
     Args:
+        int8: onnx: then store the weights as 8-bit integers.
         using: as for ``predict``, but for ensembles.
         licence: the identifier that the model card names.
+        push_to: the repository of the Hub that the folder is sent to if ``upload`` says so; else it is only named.
 
     Raises:
         PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
             folder with files that no export wrote.
     """
     check_place(folder)
-    kept = _to_export(target, using, workspace, push if format.name == "adapterhub" else None)
-    trained = _restored(kept)
+    kept = target_of(workspace.task(target), using, workspace, ())
+    if push_to is not None and format == "adapterhub" and kept.workspace.backbone.is_folder:
+        raise PipelineError(
+            f"--push-to-hub {push_to}: the encoder is a folder here, {kept.workspace.backbone.name}, which nobody else"
+            " has: give its Hub id with --backbone (its weights are compared)"
+        )
+    trained, writer = _restored(kept), import_module(f"stages.export.{format}")
+    texts, where = _texts(trained, workspace)
     with full_memory_explained(f"export --target {target}", "close other programs"):
-        written, checked = _write(kept, trained, folder, workspace, format, licence)
+        expected = _answers(kept, trained, texts)
+        with new_folder(folder) as temporary:
+            written = writer.write(trained, temporary)
+            checked = Checked(where, compare(trained, expected, temporary, texts))
+            check(checked.fp32, folder)
+            if int8:
+                writer.quantise(temporary)
+                checked = replace(checked, int8=compare(trained, expected, temporary, texts))
+            write_card(trained, temporary, written, *_scores(kept), checked, licence)
+            described = read_json(temporary / TASK_FILE, "")
+            write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
+            check_place(folder)  # again: minutes have passed
+    published = None
+    if push_to is not None:
+        address = hub.push(folder, push_to) if upload else hub.address_of(push_to)
+        published = Published(address, tuple(hub.files_of(folder)), upload)
     return Export(
         folder=folder,
         task=kept.task.name,
         run=kept.run,
         kind=trained.kind,
-        format=format.name,
-        precision="fp32" if format.quantise is None else "int8",
+        format=format,
+        precision="int8" if int8 else "fp32",
         bytes=size_of(folder),
         pair=kept.task.is_pair,
         checked=checked,
         notes=written.notes,
-        published=None if push is None else _publish(folder, push),
+        published=published,
     )
-
-
-def _to_export(target: str, using: str, workspace: Workspace, push: Push | None) -> Target:
-    """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
-    kept = target_of(workspace.task(target), using, workspace, ())
-    backbone = kept.workspace.backbone
-    if push is not None and backbone.is_folder:
-        raise PipelineError(
-            f"--push-to-hub {push.repository}: the encoder is a folder here, {backbone.name}, which nobody else has:"
-            " give its Hub id with --backbone (its weights are compared)"
-        )
-    return kept
-
-
-def _write(
-    kept: Target, trained: Trained, folder: Path, workspace: Workspace, format: Format, licence: str | None
-) -> tuple[Written, Checked]:
-    """Write ``folder``, which appears only if its answers are those of the model."""
-    texts, where = _texts(trained, workspace)
-    expected = _answers(kept, trained, texts)
-    with new_folder(folder) as temporary:
-        written = format.writer.write(trained, temporary)
-        checked = Checked(where, compare(trained, expected, temporary, texts))
-        check(checked.fp32, folder)
-        if format.quantise is not None:
-            format.quantise(temporary)
-            checked = replace(checked, int8=compare(trained, expected, temporary, texts))
-        write_card(trained, temporary, written, _scores(kept), checked, licence)
-        described = read_json(temporary / TASK_FILE, "")
-        write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
-        check_place(folder)  # again: minutes have passed
-    return written, checked
-
-
-def _publish(folder: Path, push: Push) -> Published:
-    files, name = tuple(hub.files_of(folder)), push.repository
-    return Published(hub.push(folder, name) if push.upload else hub.address_of(name), files, push.upload)
 
 
 def _restored(target: Target) -> Trained:
@@ -194,23 +144,32 @@ def _restored(target: Target) -> Trained:
     )
 
 
-def _scores(target: Target) -> Scores:
-    """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
+def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:
+    """What the run's record knows of its scores and rows, else its manifest, and the other tasks that it learned from.
+
+    Of the latter only those whose description is at hand; the card has the others' names.
+    """
     task, workspace = target.task.name, target.workspace
     record = workspace.ledger.find(target.run)
+    names = ("metric", "dev", "test", "test_rows", "dev_in_train", "test_in_train")
     if record is not None:
-        rows = _trained_rows(record, task, workspace.ledger)
-        scores = replace(Scores.of_record(record, task), train_rows=rows)
+        score = record.score(task)
+        scores: dict[str, Any] = {name: getattr(score, name) for name in names}
+        scores |= {"seed": record.seed, "dev_rows": score.rows, "added": [*score.added]}
+        scores |= {"beside": [name for name in record.trained_on if name != task]}
+        scores |= {"train_rows": _trained_rows(record, task, workspace.ledger)}
     else:
         assert isinstance(target.trained, Artifact)
-        scores = Scores.of_manifest(target.trained.manifest)
+        manifest = target.trained.manifest
+        scores = dict.fromkeys((*names, "train_rows")) | manifest.model_dump(include={*names, "seed", "dev_rows"})
+        scores |= {"added": [extra.task for extra in manifest.recipe.extra], "beside": []}
     before = seen_by(task, target.run, workspace)["task"].unique()  # the first to be trained first
-    scores = replace(scores, before=tuple(name for name in before if name not in (task, *scores.beside)))
+    scores["before"] = [name for name in before if name not in (task, *scores["beside"])]
     others = list[Task]()
-    for name in scores.other_tasks:
-        with suppress(PipelineError):  # its description is not at hand: the card has its name alone
+    for name in dict.fromkeys((*scores["before"], *scores["beside"], *scores["added"])):
+        with suppress(PipelineError):
             others.append(workspace.task(name))
-    return replace(scores, others=tuple(others))
+    return scores, others
 
 
 def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:

@@ -18,10 +18,9 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from pipeline.system.atomic import write_json
 from pipeline.system.process import DeferredInterrupts
-from stages.export.card import Written
 from stages.export.graph import Answering, example_of, names_of, sizes_of
 from stages.export.tokenizer import write_tokenizer
-from stages.export.trained import SCRIPT, TASK_FILE, Trained
+from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
 
 MODEL_FILE = "model.onnx"
 SCRIPT_SOURCE = Path(__file__).parent / "scripts" / "run_onnx.py"

@@ -22,6 +22,21 @@ Texts = Sequence[tuple[str, ...]]
 """Rows of one text, or of two for a task of pairs."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a format wrote.
+
+    Args:
+        code: Python that loads the model in the folder and asks it.
+        library: the library that loads it, by its name on the Hub.
+        notes: what a user should know, in sentences.
+    """
+
+    code: str
+    library: str
+    notes: tuple[str, ...] = ()
+
+
 def files_in(described: object) -> list[str]:
     """The names of its files that an export listed in what its :data:`TASK_FILE` holds; none of another file's."""
     files = described.get("files") if isinstance(described, dict) else None

@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect
 from pipeline.system.errors import printable, shortened
 from pipeline.system.version import VERSION
 from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, parse, too_large
-from stages.serve.limits import Limits
+from stages.serve.door import Limits
 from stages.serve.metrics import Metrics
 from stages.serve.service import Service, Shelf
 

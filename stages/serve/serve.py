@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ from pipeline.runs.model import Model, Text, load
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
-from stages.answers import Answer, TooLong
-from stages.explain import answer_of, explain, passes_of
+from stages.explain import Answer, TooLong, answer_of, explain, passes_of
 from stages.serve.app import make_app
-from stages.serve.limits import Limits
-from stages.serve.options import tasks_to_serve
-from stages.serve.server import address_of, hosts_of, is_loopback, listen, run
-from stages.serve.service import Explainer
+from stages.serve.door import Limits, address_of, hosts_of, is_loopback, listen, tasks_to_serve
+from stages.serve.server import run
 
 Key = tuple[str, str]
 """Run and digest: a run that was trained again has other contents."""
@@ -38,15 +34,15 @@ def serve(
     backbone: str | None,
     precision: Precision,
     limits: Limits,
-    announce: Callable[[str], None],
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP; then answer the requests that have arrived, and return.
+
+    A line on standard output says where the server is, once it answers.
 
     Args:
         target: what ``POST /predict`` asks: a task, TASK@RUN or the folder of an artifact of the store; None: the only
             task, if there is one.
         backbone: folder or Hub id; None: the one that the target's manifest or all the store's name.
-        announce: called with a line that says where the server is, once it answers.
 
     Raises:
         PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
@@ -57,7 +53,7 @@ def serve(
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
         app = make_app(shelf, limits, hosts_of(bound, host))
-        run(app, bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
+        run(app, bound, lambda: print(f"serving {address_of(bound)} ({served})", flush=True))
 
 
 class ServedModel:
@@ -132,7 +128,6 @@ class StoreShelf:
         self._problem = ""
         self._listing = _Listing()
         self._told = set[str]()
-        self.swaps = 0
         self.refresh()
 
     @classmethod
@@ -153,7 +148,10 @@ class StoreShelf:
             except PipelineError as error:
                 problems.append(error)
                 continue
-            return cls(base, store, None if target is None else _name_of(target, store), most)
+            if target is not None:  # TASK or TASK@RUN, with the task's own name for an alias
+                task, run, _ = parse_model(target, root)
+                target = f"{task}@{run}" if run else task
+            return cls(base, store, target, most)
         raise problems[0]
 
     @property
@@ -220,15 +218,15 @@ class StoreShelf:
         self._forget()
         return served
 
-    def explainer(self, name: str) -> Explainer:
-        """What explains an answer of the model, with the adapters that answer beside it in memory."""
+    def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
+        """What explains an answer of the model, with the adapters beside it in memory, and its forward passes."""
         model = self.load(name).model
         singles = [self._load(artifact).model for artifact in model.beside()]
         self._forget()
-        return Explainer(partial(_explained, model, singles), passes_of(model, singles))
+        return lambda text: explain(model, text, singles), passes_of(model, singles)
 
-    def refresh(self) -> None:
-        """Serve what the store holds now.
+    def refresh(self) -> int:
+        """Serve what the store holds now; returns how many tasks got another model.
 
         What cannot be read or loaded is reported once, and what was served before stays. An artifact that could not be
         loaded is tried again when its files change: it may have been seen while it was copied.
@@ -240,13 +238,13 @@ class StoreShelf:
             if str(error) != self._problem:
                 notice(f"warning: the store cannot be read: {error!s}")
             self._problem = str(error)
-            return
+            return 0
         self._problem = ""
         runs = {f"{artifact.manifest.task}@{artifact.manifest.run}": artifact for artifact in usable}
         failed = [artifact for artifact in usable if _key(artifact) in self._failed]
         has_changed = any(self._failed[_key(artifact)].files != self._files_of(artifact) for artifact in failed)
         if runs == self._listing.runs and not has_changed:
-            return
+            return 0
         self._failed = {_key(artifact): self._failed[_key(artifact)] for artifact in failed}
         before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
         for artifact in usable:
@@ -261,8 +259,8 @@ class StoreShelf:
                 best[task] = chosen
                 self._tell_other_meanings(chosen, own)
         self._listing = _Listing(best, runs)
-        self.swaps += sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
         self._forget()
+        return sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
 
     def _tell_other_meanings(self, chosen: Artifact, own: Sequence[Artifact]) -> None:
         """Say once that a task's models of other classes are not ``chosen``; :func:`load` has said it of the base."""
@@ -331,13 +329,3 @@ class StoreShelf:
 
 def _key(artifact: Artifact) -> Key:
     return artifact.manifest.run, artifact.manifest.digest
-
-
-def _name_of(target: str, store: Store) -> str:
-    """The name by which the shelf knows a target: TASK or TASK@RUN, with the task's own name for an alias."""
-    task, run, _ = parse_model(target, store.root)
-    return f"{task}@{run}" if run else task
-
-
-def _explained(model: Model, singles: Sequence[Model], text: Text) -> dict[str, Any]:
-    return explain(model, text, singles).summary()

@@ -6,42 +6,18 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pipeline.system.errors import PipelineError, shortened
-from stages.answers import Answer, TooLong
+from stages.explain import TooLong
 from stages.serve.batching import Batcher, Closed, QueueFull
 from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, Text, texts_of, too_large, unfit
-from stages.serve.limits import Limits
+from stages.serve.door import Limits
 from stages.serve.metrics import Metrics
 
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1
-
-
-@dataclass(frozen=True)
-class Explainer:
-    """Explains answers of a model, with everything that this needs in memory."""
-
-    explain: Callable[[Text], dict[str, Any]]
-    passes: int
-    """Forward passes for one text."""
-
-
-class Served(Protocol):
-    """A model in memory. Only :class:`Batcher`'s thread calls :meth:`answers`."""
-
-    @property
-    def name(self) -> str: ...  # TASK@RUN
-    @property
-    def is_pair(self) -> bool: ...
-    def check(self, text: Any, where: str) -> Any:
-        """The text or pair as the model reads it; a :class:`PipelineError` that says ``where`` it stands if unfit."""
-
-    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
-        """An answer a row, which is a text or pair and whether it may be cut."""
 
 
 class Shelf(Protocol):
@@ -53,23 +29,21 @@ class Shelf(Protocol):
     def tasks(self) -> list[str]: ...
     @property
     def loaded(self) -> int: ...
-    @property
-    def swaps(self) -> int: ...
     def models(self) -> list[dict[str, Any]]: ...
     def has(self, name: str) -> bool:
         """Whether there is a model of a task or TASK@RUN, in memory or not."""
 
-    def find(self, name: str) -> Served | None:
-        """The model of a task or TASK@RUN if it is in memory."""
+    def find(self, name: str) -> Any:
+        """The :class:`stages.serve.serve.ServedModel` of a task or TASK@RUN if it is in memory, else None."""
 
-    def load(self, name: str) -> Served:
+    def load(self, name: str) -> Any:
         """The same, loaded if need be; KeyError for an unknown name."""
 
-    def explainer(self, name: str) -> Explainer:
-        """The explainer of the model; KeyError for an unknown name."""
+    def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
+        """What explains an answer of the model, and its forward passes for a text; KeyError for an unknown name."""
 
-    def refresh(self) -> None:
-        """Serve what the store holds now."""
+    def refresh(self) -> int:
+        """Serve what the store holds now; returns how many tasks got another model."""
 
 
 class Service:
@@ -77,9 +51,7 @@ class Service:
 
     def __init__(self, shelf: Shelf, limits: Limits) -> None:
         self.shelf, self.limits = shelf, limits
-        self.metrics = Metrics(
-            waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded, swaps=lambda: shelf.swaps
-        )
+        self.metrics = Metrics(waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded)
         self.batcher = Batcher(
             max_rows=limits.max_batch,
             max_wait=limits.max_wait / 1000,
@@ -104,7 +76,7 @@ class Service:
         while True:
             await asyncio.sleep(self.limits.poll)
             try:
-                await self._loading(self.shelf.refresh)
+                self.metrics.swaps.inc(await self._loading(self.shelf.refresh))
                 last = ""
             except Exception:
                 # The next check may succeed; until then the models in memory are served.
@@ -116,8 +88,8 @@ class Service:
     async def _loading(self, action: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._loader, action, *arguments)
 
-    async def model(self, name: str) -> Served:
-        """The model that a request names."""
+    async def model(self, name: str) -> Any:
+        """The model that a request names. Only :class:`Batcher`'s thread calls its ``answers``."""
         self.check_known(name)
         served = self.shelf.find(name)
         return await self._named(name, self.shelf.load) if served is None else served
@@ -141,7 +113,7 @@ class Service:
         known = ", ".join(self.shelf.tasks) or "none"
         return Refused(404, "not_found", f"no model {shortened(name)}: there are those of {known}")
 
-    async def predict(self, model: Served, body: PredictBody) -> list[Any]:
+    async def predict(self, model: Any, body: PredictBody) -> list[Any]:
         """The answer to one text or pair, or a list of the answers to several."""
         texts, single = self.read(model, body.inputs)
         results = await self.compute(model.answers, [(text, body.may_cut) for text in texts])
@@ -151,7 +123,7 @@ class Service:
         listed = [result.listed(body.transform, body.top_k) for result in results]
         return listed[0] if single and body.parameters is None else listed
 
-    def read(self, model: Served, inputs: Any) -> tuple[list[Text], bool]:
+    def read(self, model: Any, inputs: Any) -> tuple[list[Text], bool]:
         """The texts or pairs that the model can answer, and whether it is one alone."""
         texts, single = texts_of(inputs, model.is_pair)
         if len(texts) > self.limits.max_batch:
@@ -225,10 +197,9 @@ class Service:
         (text, *others), single = self.read(model, body.inputs)
         if others or not single:
             raise unfit("inputs is a list: an explanation is of one text or pair")
-        explainer = await self._named(name, self.shelf.explainer)
+        explained, passes = await self._named(name, self.shelf.explainer)
         # An explanation that needs more passes than the queue holds is computed when nothing else waits.
-        passes = min(explainer.passes, self.limits.max_queue)
-        (result,) = await self.compute(lambda _: [explainer.explain(text)], [text], passes)
+        (result,) = await self.compute(lambda _: [explained(text)], [text], min(passes, self.limits.max_queue))
         return result
 
 

@@ -14,7 +14,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages.explain import Explanation, answer_of, explain, passes_of
+from stages.explain import answer_of, explain, passes_of
 from stages.extract import extract
 from stages.prune import prune
 from tests.nano import save_backbone
@@ -32,7 +32,7 @@ def opened(shop: Shop) -> Callable[..., Model]:
     return lambda target, **settings: load(target, store=shop.store, precision="fp32", **settings)
 
 
-def explained(model: Model, text: Any) -> Explanation:
+def explained(model: Model, text: Any) -> dict[str, Any]:
     return explain(model, text, [model.sibling(artifact) for artifact in model.beside()])
 
 
@@ -76,7 +76,7 @@ def test_what_is_not_mixed_cannot_be_left_out(
 
 def test_an_explanation_holds_what_the_model_says(shop: Shop, opened: Callable[..., Model]) -> None:
     model = opened("films")
-    summary = explained(model, FILM).summary()
+    summary = explained(model, FILM)
     assert json.loads(json.dumps(summary)) == summary
     answer = {each["label"]: each["score"] for each in summary["answer"]}
     assert answer == dict(model.predict([FILM])[0].probabilities)
@@ -109,11 +109,11 @@ def test_an_explanation_holds_what_the_model_says(shop: Shop, opened: Callable[.
 
 
 def test_an_explanation_of_a_score_and_of_an_adapter(opened: Callable[..., Model]) -> None:
-    summary = explained(opened("pairs", using="fusion"), PAIR).summary()
+    summary = explained(opened("pairs", using="fusion"), PAIR)
     assert [each["label"] for each in summary["answer"]] == ["score"]
     assert [single["task"] for single in summary["singles"]] == ["pairs"]
     assert len(summary["without"]) == 3
-    alone = explained(opened("meals"), FILM).summary()
+    alone = explained(opened("meals"), FILM)
     assert (alone["adapters"], alone["singles"], alone["without"], alone["inputs"]) == ([], [], [], [])
 
 

@@ -14,6 +14,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import Scored, StudyRuns
+from pipeline.settings.kinds import KINDS
 
 MOST_CLASSES = 12
 _RING = "#D55E00"
@@ -97,7 +98,9 @@ def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool)
 
 def _tasks(runs: StudyRuns) -> list[str]:
     """The targets, and the other tasks that joint training was scored on."""
-    joint = (scored.record for scored in runs.scored if scored.record.kind == "multitask" and scored.entry.rows is None)
+    joint = (
+        scored.record for scored in runs.scored if KINDS[scored.record.kind].is_joint and scored.entry.rows is None
+    )
     return list(dict.fromkeys([*runs.study.targets, *(task for record in joint for task in record.trained_on)]))
 
 
@@ -105,7 +108,7 @@ def _group(runs: StudyRuns, line: Line, task: str) -> list[Scored]:
     """The runs of a line on a target; on another task the models that were trained on it and the targets at once."""
     if task in runs.study.targets:
         return runs.cell(line, task)
-    joint = (scored for scored in runs.all(line) if scored.record.kind == "multitask")
+    joint = (scored for scored in runs.all(line) if KINDS[scored.record.kind].is_joint)
     return list({each.record.run: each for each in joint if task in each.record.trained_on}.values())
 
 

@@ -44,7 +44,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).method == "multitask")
+    joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).kind.is_joint)
     yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
 
 

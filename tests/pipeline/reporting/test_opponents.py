@@ -393,7 +393,7 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     ):
         study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
     runs = runs_of(study)
-    calls = [call for call in close_calls(runs) if call.alternative.duel.kind == "the target alone"]
+    calls = [call for call in close_calls(runs) if call.duel.kind == "the target alone"]
     table = opponents_table(runs)
     assert table is not None
     told = [note for note in table.notes if "depend on a choice between rows" in note]
@@ -401,8 +401,8 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     says = "that against the target alone on mr and that against the best row without fusion on mr." in sentence
     assert bool(calls) == bool(told) == says == close
     for call in calls:
-        alternative, duel = call.alternative, call.alternative.duel
-        assert (alternative.target, str(only(alternative.selected)), str(alternative.other)) == (
+        duel = call.duel
+        assert (call.target, str(only(call.selected)), str(call.other)) == (
             "mr",
             "adapter",
             "full",
@@ -436,7 +436,7 @@ def test_close_choices_are_judged_as_the_verdict_is(looks: int, tmp_path: Path) 
         study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
     runs = runs_of(study)
     calls = [*close_calls(runs)]
-    assert {str(call.alternative.duel.line) for call in calls} == ({"second"} if looks == 1 else set())
+    assert {str(call.duel.line) for call in calls} == ({"second"} if looks == 1 else set())
     (sentence,) = opponents_sentences(runs)
     assert "depend on a choice" not in sentence
 
@@ -451,7 +451,7 @@ def test_a_variant_that_was_nearly_selected_is_told_too(tmp_path: Path) -> None:
     study.add("fusion", "sst", 1, 0.5, own={"dev": 0.6})
     study.add("siamese", "sst", 1, 0.9, own={"dev": 0.601})
     calls = [*close_calls(runs_of(study))]
-    assert {str(call.alternative.other) for call in calls} == {"fusion"}
+    assert {str(call.other) for call in calls} == {"fusion"}
     (sentence,) = opponents_sentences(runs_of(study))
     assert (
         "Verdicts that depend on a choice between nearly equal rows: that against the target alone on sst" in sentence

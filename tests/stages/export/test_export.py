@@ -24,9 +24,8 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import adapterhub, hub
-from stages.export.card import Written
-from stages.export.export import Format, export, format_of
-from stages.export.trained import Trained
+from stages.export.export import export
+from stages.export.trained import Trained, Written
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.prune import prune
@@ -99,7 +98,7 @@ def test_adapterhub_from_the_command_line_with_the_code_of_its_card_and_its_scri
 def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     shop: Shop, workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    export("films", tmp_path / "one", shop.workspace, format_of("adapterhub"), using="adapter", licence="mit")
+    export("films", tmp_path / "one", shop.workspace, "adapterhub", using="adapter", licence="mit")
     text = (tmp_path / "one" / "README.md").read_text()
     metadata = yaml.safe_load(text.split("---\n")[1])
     record = shop.adapters["films"]
@@ -112,7 +111,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     assert "`bad`, `good`" in text and "Probabilities are not calibrated" in text
     # without the run's record, from the manifest alone
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
-    export("films", tmp_path / "two", apart, format_of("adapterhub"), using="adapter")
+    export("films", tmp_path / "two", apart, "adapterhub", using="adapter")
     text = (tmp_path / "two" / "README.md").read_text()
     assert f"| dev | 40 | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
 
@@ -123,10 +122,10 @@ def test_the_card_of_a_pruned_fusion_has_the_rows_that_the_whole_one_was_trained
     shutil.copytree(shop.workspace.ledger.folder(whole.run), place.ledger.folder(whole.run))
     once = prune("pairs", place, keep=2, using=whole.run).record
     twice = prune("pairs", place, keep=1, using=once.run).record
-    export("pairs", tmp_path / "card", place, format_of("adapterhub"), using=twice.run)
+    export("pairs", tmp_path / "card", place, "adapterhub", using=twice.run)
     assert f"`pairs`: {whole.score('pairs').train_rows} training rows." in (tmp_path / "card" / "README.md").read_text()
     shutil.rmtree(place.ledger.folder(whole.run))
-    export("pairs", tmp_path / "bare", place, format_of("adapterhub"), using=twice.run)
+    export("pairs", tmp_path / "bare", place, "adapterhub", using=twice.run)
     assert "`pairs`: size not recorded." in (tmp_path / "bare" / "README.md").read_text()
 
 
@@ -135,7 +134,7 @@ def test_a_run_that_was_scored_on_other_rows_says_so(
 ) -> None:
     halved = dataclasses.replace(workspace, scoring=ScoredRows(rows="half"))
     record = extract("films", quick("adapter", epochs=1), halved, seed=1).record
-    export("films", tmp_path / "films", halved, format_of("adapterhub"))
+    export("films", tmp_path / "films", halved, "adapterhub")
     text = (tmp_path / "films" / "README.md").read_text()
     score = record.scores["films"]
     assert score.test is not None
@@ -151,7 +150,7 @@ def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
     for task, start in (("meals", "pairs"), ("films", "meals")):
         monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_, start=start: start)
         extract(task, quick("adapter", epochs=1), workspace, seed=0, start_from=start)
-    export("films", tmp_path / "films", workspace, format_of("adapterhub"), using="adapter")
+    export("films", tmp_path / "films", workspace, "adapterhub", using="adapter")
     text = (tmp_path / "films" / "README.md").read_text()
     assert "Before that, the adapter was trained on `pairs`, `meals`." in text
 
@@ -176,7 +175,7 @@ def test_the_card_names_the_data_and_terms_of_all_tasks_that_a_model_was_trained
         (third, "Before that, the model was trained on `meals`, `pairs`."),
         (joint, "The model was trained on `meals` at the same time."),
     ):
-        export("films", tmp_path / record.kind, place, format_of("adapterhub"), using=record.run)
+        export("films", tmp_path / record.kind, place, "adapterhub", using=record.run)
         text = (tmp_path / record.kind / "README.md").read_text()
         assert sentence in text
         assert "Data of `films`: as films asks. Data of `meals`: as meals asks. The terms of" in text
@@ -190,7 +189,7 @@ def test_the_card_of_a_fusion_names_what_its_adapters_were_trained_on_before(
     extract("meals", quick("adapter", epochs=1), workspace, seed=0, start_from="pairs")
     extract("films", quick("adapter", epochs=1), workspace, seed=0)
     fuse("films", quick("fusion", fusion="standard", epochs=1), workspace, seed=0, sources="films,meals")
-    export("films", tmp_path / "films", workspace, format_of("adapterhub"), using="fusion")
+    export("films", tmp_path / "films", workspace, "adapterhub", using="fusion")
     text = (tmp_path / "films" / "README.md").read_text()
     assert "Before that, these adapters were trained on `pairs`." in text
 
@@ -217,15 +216,6 @@ def test_a_full_model_of_the_ledger(
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-class _Wrong:
-    """A format that loses a little."""
-
-    @staticmethod
-    def write(trained: Trained, folder: Path) -> Written:
-        trained.model.head.out.bias.data[0] += 1e-3  # type: ignore[union-attr, index]
-        return adapterhub.write(trained, folder)
-
-
 def test_an_interrupt_waits_until_the_graph_is_traced(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,18 +230,26 @@ def test_an_interrupt_waits_until_the_graph_is_traced(
 
     monkeypatch.setattr(torch.onnx, "export", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export("films", tmp_path / "films", shop.workspace, format_of("onnx"), using="adapter")
+        export("films", tmp_path / "films", shop.workspace, "onnx", using="adapter")
     assert len(traced) == 1
     assert not (tmp_path / "films").exists()
 
 
-def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(shop: Shop, tmp_path: Path) -> None:
-    folder = tmp_path / "films"
-    export("films", folder, shop.workspace, format_of("adapterhub"), using="adapter")
+def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, write = tmp_path / "films", adapterhub.write
+
+    def lossy(trained: Trained, folder: Path) -> Written:
+        trained.model.head.out.bias.data[0] += 1e-3  # type: ignore[union-attr, index]
+        return write(trained, folder)
+
+    export("films", folder, shop.workspace, "adapterhub", using="adapter")
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    monkeypatch.setattr(adapterhub, "write", lossy)
     for place in (folder, tmp_path / "new"):
         with pytest.raises(PipelineError, match="answers differ"):
-            export("films", place, shop.workspace, Format("adapterhub", _Wrong()), using="adapter")
+            export("films", place, shop.workspace, "adapterhub", using="adapter")
     assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert [entry.name for entry in tmp_path.iterdir()] == ["films"]
 
@@ -273,32 +271,34 @@ def broken_link(folder: Path) -> None:
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize(("add", "name"), [(note, "notes.txt"), (hidden, ".git/HEAD"), (broken_link, "weights")])
 def test_what_somebody_put_beside_an_export_is_not_deleted(
-    add: Callable[[Path], None], name: str, during: bool, shop: Shop, tmp_path: Path
+    add: Callable[[Path], None],
+    name: str,
+    during: bool,
+    shop: Shop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "films"
+    folder, write = tmp_path / "films", adapterhub.write
 
-    class Writer:
-        """Meanwhile somebody adds a file."""
+    def while_somebody_adds(trained: Trained, temporary: Path) -> Written:
+        add(folder)
+        return write(trained, temporary)
 
-        @staticmethod
-        def write(trained: Trained, temporary: Path) -> Written:
-            if during:
-                add(folder)
-            return adapterhub.write(trained, temporary)
-
-    export("films", folder, shop.workspace, format_of("adapterhub"), using="adapter")
-    if not during:
+    export("films", folder, shop.workspace, "adapterhub", using="adapter")
+    if during:
+        monkeypatch.setattr(adapterhub, "write", while_somebody_adds)
+    else:
         add(folder)
     before = {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}
     with pytest.raises(PipelineError, match=f"holds '{name}', which no export wrote"):
-        export("films", folder, shop.workspace, Format("adapterhub", Writer()), using="adapter")
+        export("films", folder, shop.workspace, "adapterhub", using="adapter")
     assert before.items() <= {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}.items()
 
 
 def test_an_export_is_replaced_by_one_of_another_form(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     for using in ("fusion", "adapter"):
-        export("pairs", folder, shop.workspace, format_of("adapterhub"), using=using)
+        export("pairs", folder, shop.workspace, "adapterhub", using=using)
         files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
         assert json.loads((folder / "task.json").read_text())["files"] == files
         (folder / "__pycache__").mkdir()  # a program imports run.py

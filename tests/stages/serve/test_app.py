@@ -16,11 +16,9 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 import httpx
 
 from pipeline.system.errors import PipelineError
-from stages.answers import Answer, TooLong
+from stages.explain import Answer, TooLong
 from stages.serve.app import make_app, read_page
-from stages.serve.limits import Limits
-from stages.serve.server import hosts_of, listen
-from stages.serve.service import Explainer
+from stages.serve.door import Limits, hosts_of, listen
 from tests.serving import served
 
 Client = Callable[..., httpx.Client]
@@ -60,7 +58,7 @@ class Fake:
 
 class FakeShelf:
     default: str | None = "films"
-    loaded, swaps = 2, 0
+    loaded = 2
 
     def __init__(self) -> None:
         self.served = {"films": Fake("films@1"), "pairs": Fake("pairs@2", is_pair=True)}
@@ -85,10 +83,10 @@ class FakeShelf:
             raise PipelineError("damaged: train it again")
         return self.served[name]
 
-    def explainer(self, name: str) -> Explainer:
-        return Explainer(lambda text: {"text": text, "task": name}, passes=5)
+    def explainer(self, name: str) -> tuple[Callable[[Any], dict[str, Any]], int]:
+        return lambda text: {"text": text, "task": name}, 5
 
-    def refresh(self) -> None:
+    def refresh(self) -> int:
         self.refreshed += 1
         raise OSError("the disk is away for a moment")
 

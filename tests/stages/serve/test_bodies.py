@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stages.answers import Answer
+from stages.explain import Answer
 from stages.serve.bodies import PredictBody, Refused, parse, texts_of
 
 

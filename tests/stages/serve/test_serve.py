@@ -28,7 +28,7 @@ from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
 from stages.extract import extract
 from stages.serve.app import make_app
-from stages.serve.limits import Limits
+from stages.serve.door import Limits
 from stages.serve.serve import StoreShelf
 from tests.forked import Forked
 from tests.nano import save_backbone

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from pipeline.system.errors import PipelineError
-from stages.serve.server import hosts_of, listen
+from stages.serve.door import hosts_of, listen
 
 
 def test_of_two_servers_that_start_at_once_on_one_port_the_second_is_refused_before_it_loads() -> None:

@@ -1,0 +1,136 @@
+"""What a server is opened with: its limits, its socket, and the models that it is to serve.
+
+Imports no model and no web framework, so that a mistake is reported before the libraries load.
+"""
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.records.store import Store
+from pipeline.runs.kept_models import check_task, kept_for, parse_model, silent_unless_refused
+from pipeline.system.backbone_name import is_folder
+from pipeline.system.errors import PipelineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the server takes."""
+
+    max_batch: int = 64
+    "Texts or pairs in a request, and in a forward pass."
+    max_queue: int = 1024
+    "Texts or pairs that may wait; further requests get 429."
+    max_body: int = 2**20
+    "Bytes of a request."
+    max_text: int = 2**16
+    "Characters in a text, even if it may be cut."
+    max_wait: float = 4.0
+    "Milliseconds that a request waits for others to share its forward pass."
+    poll: float = 2.0
+    "Seconds between two checks of the store."
+    max_models: int = 64
+    "Models in memory; others are loaded when they are requested, and replace the least recently used."
+
+    def check(self) -> None:
+        """Raise a :class:`PipelineError` for the first limit that makes no sense."""
+        for name, least, most in (
+            ("max_body", 1, 2**30),
+            ("max_text", 1, 2**30),
+            ("max_batch", 1, 2**16),
+            ("max_queue", 1, 2**24),
+            ("max_wait", 0, 60_000),
+            ("poll", 0.05, 86_400),
+            ("max_models", 1, 2**20),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise PipelineError(f"--{name.replace('_', '-')} {value:g}: give {least} to {most}")
+        if self.max_queue < self.max_batch:
+            raise PipelineError(f"--max-queue {self.max_queue}: give at least --max-batch ({self.max_batch})")
+
+
+def check_serve(store: Path, host: str, port: int, target: str | None, backbone: str | None, limits: Limits) -> None:
+    """Find mistakes in the arguments of :func:`stages.serve.serve.serve`; raises as that does."""
+    limits.check()
+    listen(host, port).close()
+    if backbone is not None:
+        is_folder(backbone)
+    with silent_unless_refused():
+        tasks_to_serve(Store(store), target, backbone)
+
+
+def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> list[str]:
+    """The names of models to try to load first, for :func:`pipeline.runs.model.load`: ``target``, or every task.
+
+    Raises:
+        PipelineError: the store has none, or not the target, or some on several backbones of which none is named.
+    """
+    store.check()
+    artifacts = store.artifacts()
+    if not artifacts:
+        raise PipelineError(f"no model in {store.root}: train one with python -m pipeline extract --task TASK")
+    names = {artifact.manifest.backbone_weights: artifact.manifest.backbone for artifact in artifacts}
+    if target is None:
+        if backbone is None and len(names) > 1:
+            listed = ", ".join(sorted(names.values()))
+            raise PipelineError(f"{store.root} has models of several backbones: name one of {listed} with --backbone")
+        return sorted({artifact.manifest.task for artifact in artifacts})
+    task, run, _ = parse_model(target, store.root)
+    if not run:
+        kept_for(task, "auto", store)
+    elif (artifact := store.find(run)) is not None:
+        check_task(artifact, task)
+    else:
+        raise PipelineError(
+            f"--model {task}@{run}: {store.root} has no such run, and only its adapters and fusions are served: see"
+            " store list"
+        )
+    return [target]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket on ``host`` and ``port``; port 0 is any that is free.
+
+    It listens at once, though requests wait until models are loaded: two servers can bind one port until one listens.
+
+    Raises:
+        PipelineError: there is no such address here, or it is taken or forbidden.
+    """
+    if not 0 <= port < 2**16:
+        raise PipelineError(f"--port {port}: give 0 to {2**16 - 1}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise PipelineError(f"--host {host}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen()
+    except OSError as error:
+        bound.close()
+        raise PipelineError(f"cannot listen on {host}, port {port}: {error.strerror}: give another --port") from None
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """The URL of a server on this socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can reach the socket."""
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def hosts_of(bound: socket.socket, host: str) -> list[str]:
+    """The Host headers that a server on this socket answers: any, unless only this machine can reach it.
+
+    Args:
+        host: as given to :func:`listen`.
+    """
+    address = address_of(bound).removeprefix("http://").rpartition(":")[0]
+    return ["localhost", "127.0.0.1", "[::1]", address, host] if is_loopback(bound) else ["*"]
