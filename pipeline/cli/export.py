@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from pipeline.cli.extras import need_extra
 from pipeline.cli.options import FileOrFolder, Flag, Json, Places
-from pipeline.cli.printing import print_export
+from pipeline.cli.printing import print_filled
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
 
@@ -64,4 +64,4 @@ def export(
         push_to=push_to_hub,
         upload=yes,
     )
-    print_export(exported, json)
+    print_filled("export", exported.summary(), json, exported=exported)

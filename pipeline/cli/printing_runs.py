@@ -13,7 +13,6 @@ from pipeline.system.errors import few
 
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.run_record import RunRecord
-    from stages.run_comparison import RunComparison
     from stages.runs import ListedRun, RunDescription
 
 
@@ -149,33 +148,3 @@ def _described_run(description: RunDescription) -> Iterator[tuple[str, str]]:
     for problem in description.problems:
         for line in problem.split("\n"):
             yield "problem", line
-
-
-def print_run_comparison(comparison: RunComparison, as_json: bool) -> None:
-    """What differs between two runs, and the paired test of each task."""
-    first, second = comparison.first, comparison.second
-    lines = [f"{each.run}: {each.kind} of {each.task}, seed {each.seed}" for each in (first, second)]
-    lines.append("settings that differ:" if comparison.settings else "no setting differs")
-    lines += [f"  {key}: {_setting(one)} | {_setting(two)}" for key, (one, two) in comparison.settings.items()]
-    for score in comparison.scores:
-        one, two = ("dev" if each.score(score.task).test is None else "test" for each in (first, second))
-        lines.append(f"{score.task} ({score.metric}): {one} {score.first:.4f} | {two} {score.second:.4f}")
-        if score.test is None:
-            lines.append(f"  no paired test: {score.why_untested}")
-        else:
-            low, high = score.test.interval
-            lines.append(
-                f"  first minus second {score.test.difference:+.4f}, 95 % CI {low:+.4f} to {high:+.4f},"
-                f" p = {score.test.p_value:.3g}: {score.test.verdict}"
-            )
-    if not comparison.scores:
-        lines.append("no task that both were scored on")
-    elif any(score.test is not None for score in comparison.scores):
-        lines.append("The interval is for other rows, not for other seeds: compare tests over several.")
-    print_result(lines, comparison.summary(), as_json)
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value is None else str(value)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
-from pipeline.cli.printing import print_result, print_usage, size_text
-from pipeline.cli.printing_runs import print_described_run, print_run_comparison, print_runs
+from pipeline.cli.printing import print_filled, print_result, print_usage, size_text
+from pipeline.cli.printing_runs import print_described_run, print_runs
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, one_line
@@ -78,7 +78,8 @@ def runs_compare(
     from stages.run_comparison import compare_runs
     from stages.runs import Runs
 
-    print_run_comparison(compare_runs(Runs(reports, store), run, reference), json)
+    compared = compare_runs(Runs(reports, store), run, reference)
+    print_filled("run_comparison", compared.summary(), json, it=compared)
 
 
 @runs_app.command(name="remove")

@@ -13,7 +13,8 @@ import torch
 from accelerate import Accelerator
 from hypothesis import strategies as st
 
-from pipeline.cli.printing_runs import print_described_run, print_run_comparison
+from pipeline.cli.printing import print_filled
+from pipeline.cli.printing_runs import print_described_run
 from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
@@ -85,7 +86,8 @@ def use(reports: Path, run: str) -> None:
         others = (other for other in listed if other != named)
         print_described_run(runs_here.described(named), as_json=True)
         for other in others:
-            print_run_comparison(compare_runs(runs_here, named, other), as_json=True)
+            compared = compare_runs(runs_here, named, other)
+            print_filled("run_comparison", compared.summary(), as_json=True, it=compared)
     usage_of(runs_here)
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in KINDS]
