@@ -12,8 +12,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
-from pipeline.reporting.overview import write_overview
-from pipeline.reporting.page import write_page
+from pipeline.reporting.page import write_overview, write_page
 from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import TABLES, verdict_and_scores, write_tables
 from pipeline.runs.restore import restore_run, task_of

@@ -7,10 +7,9 @@ from typing import Literal
 from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, pool, report, studies
-from pipeline.cli.doctor import doctor
 from pipeline.cli.export import export
 from pipeline.cli.predict import ensemble, evaluate, predict
-from pipeline.cli.runs import du, runs_app
+from pipeline.cli.runs import doctor, du, runs_app
 from pipeline.cli.serve import explain, serve
 from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app

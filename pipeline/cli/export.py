@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.extras import need_extra
-from pipeline.cli.options import FileOrFolder, Flag, Json, Places
+from pipeline.cli.options import FileOrFolder, Flag, Json, Places, need_extra
 from pipeline.cli.printing import print_filled
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -258,3 +259,14 @@ def numbers_in(text: str | None, option: str) -> list[int] | None:
         return None if text is None else list(map(int, names_in(text) or ()))
     except ValueError:
         raise PipelineError(f"{option} {text}: write whole numbers with commas, such as 1,2,3") from None
+
+
+def need_extra(extra: str, what: str, *modules: str) -> None:
+    """Raise a :class:`PipelineError` if one of the ``modules`` of ``extra``, which ``what`` needs, is not installed."""
+    try:
+        for module in modules:
+            import_module(module)
+    except ImportError as error:
+        raise PipelineError(
+            f"{what} needs {error.name}: install the extra, pip install 'adapter-fusion-pipeline[{extra}]'"
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.settings.forms import gates_text
+from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.predict import PredictedTable
+    from stages.runs import ListedRun, RunDescription
 
 
 _MOST_CLASSES = 10
@@ -58,10 +62,14 @@ def _templates() -> Environment:
     return environment
 
 
+def filled(result: str, **values: Any) -> list[str]:
+    """The lines of ``results/RESULT.txt`` with ``values``."""
+    return _templates().get_template(f"{result}.txt").render(values).removesuffix("\n").split("\n")
+
+
 def print_filled(result: str, summary: dict[str, Any], as_json: bool, **values: Any) -> None:
-    """Print the lines of ``results/RESULT.txt``, filled with ``values``."""
-    text = _templates().get_template(f"{result}.txt").render(values)
-    print_result(text.removesuffix("\n").split("\n"), summary, as_json)
+    """Print the lines of :func:`filled`."""
+    print_result(filled(result, **values), summary, as_json)
 
 
 def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Mapping[str, float] | None = None) -> None:
@@ -220,3 +228,93 @@ def size_text(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GB"
+
+
+def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: bool) -> None:
+    """A line per run, which ends with what distinguishes it from the others of its kind and task; ``none`` if empty."""
+    head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
+    records = [row.record for row in rows]
+    table = [
+        (
+            record.run,
+            record.finished_at[:16].replace("T", " "),
+            record.kind,
+            record.task,
+            str(record.seed),
+            record.metric,
+            f"{record.dev:.4f}",
+            dev_rows(record),
+            "-" if record.test is None else f"{record.test:.4f}",
+            size_text(row.size),
+            difference,
+        )
+        for row, record, difference in zip(rows, records, _differences(records), strict=True)
+    ]
+    print_result(
+        columns([head, *table]) if table else [none],
+        {"runs": [row.summary() for row in rows], "unfinished": unfinished},
+        as_json,
+    )
+
+
+def _differences(records: Sequence[RunRecord]) -> list[str]:
+    """For each run what was chosen for it, and not for all listed runs of its kind and task."""
+    settings = [_chosen(record, sources) for record, sources in zip(records, _sources(records), strict=True)]
+    groups = [(record.kind, record.task) for record in records]
+    sizes, known = Counter(groups), Counter[tuple[Any, ...]]()
+    for group, own in zip(groups, settings, strict=True):
+        known.update((group, setting) for setting in own.items())
+    return [
+        ", ".join(f"{key} {value}" for key, value in own.items() if known[group, (key, value)] < sizes[group])
+        for group, own in zip(groups, settings, strict=True)
+    ]
+
+
+def _sources(records: Sequence[RunRecord]) -> list[str]:
+    """The tasks of each run's sources; as TASK@RUN where runs of one kind, task and seed have different runs."""
+    keys = [
+        (record.kind, record.task, record.seed, tuple(source.task for source in record.sources)) for record in records
+    ]
+    taken = defaultdict[Any, set[tuple[str, ...]]](set)
+    runs = [tuple(f"{source.task}@{source.run}" for source in record.sources) for record in records]
+    for key, own in zip(keys, runs, strict=True):
+        taken[key].add(own)
+    return ["+".join(own if len(taken[key]) > 1 else key[-1]) for key, own in zip(keys, runs, strict=True)]
+
+
+def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
+    """What was chosen for a run: backbone, rows, what it is built on, and what of its recipe is not at its default."""
+    recipe = record.described(record.trained_on[0]).get("recipe", {})
+    meanings = [record.described(task)["meaning"] for task in record.trained_on]
+    settings = {
+        "backbone": f"{backbone_text(record.backbone)} ({(record.backbone_weights or '')[:8]})",
+        "classes": "+".join(filter(None, map(_classes, meanings))),
+        "range": "+".join(str(meaning["range"]) for meaning in meanings if meaning.get("range")),
+        "limit": record.own.limit,
+        "training rows": "+".join(_train_rows(record, task) for task in record.trained_on),
+        "start candidates" if record.start_candidates else "sources": sources,
+        "started as": record.anchor if record.anchor != record.trained_on[0] else None,
+        **recipe,
+    }
+    return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
+
+
+def _classes(meaning: Mapping[str, Any]) -> str:
+    """How many classes a task had, and which: a mark of their names; empty for scores."""
+    names = meaning.get("classes")
+    if not isinstance(names, list) or not names:  # a record may come from anybody
+        return ""
+    return f"{len(names)} ({sha256_text(canonical_json(names))[:8]})"
+
+
+def _train_rows(record: RunRecord, task: str) -> str:
+    """How many, and of a whole split which: a sample differs from seed to seed."""
+    score, marks = record.score(task), record.fingerprints(task)
+    which = f" ({str(marks['train'])[:8]})" if score.limit is None and "train" in marks else ""
+    return f"{score.train_rows:,}{which}"
+
+
+def print_described_run(description: RunDescription, as_json: bool) -> None:
+    """All that is known of a run, with some points of its curve."""
+    text = filled("described_run", it=description, size=size_text(description.size))
+    print_result(columns([line.split("\t", 1) for line in text]), description.summary(), as_json)

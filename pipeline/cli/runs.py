@@ -1,17 +1,24 @@
-"""Verbs for what is kept: runs list, show, compare, remove, export and import; du."""
+"""Verbs for what is kept: runs list, show, compare, remove, export and import; du; doctor."""
 
 from dataclasses import asdict
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
-from pipeline.cli.printing import print_filled, print_result, print_usage, size_text
-from pipeline.cli.printing_runs import print_described_run, print_runs
+from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, Places, ReportsFolder, StoreFolder
+from pipeline.cli.printing import (
+    print_described_run,
+    print_filled,
+    print_findings,
+    print_result,
+    print_runs,
+    print_usage,
+    size_text,
+)
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, one_line
-from pipeline.system.streams import notice
+from pipeline.system.streams import LIBRARIES, announce, notice
 
 runs_app = App(name="runs", help="The runs in the reports folder, finished or not.")
 _MOST = 10  # warnings
@@ -177,6 +184,17 @@ def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Js
     usage = usage_of(runs)
     _warn(runs.problems)
     print_usage(usage, json)
+
+
+def doctor(*, json: Json = False, places: Places = Places()) -> int:
+    """Check versions, hardware, the Hub, backbone, data, disks, store and runs: what is fine, and what to fix.
+
+    The exit status is 1 if there is a problem. Nothing is changed.
+    """
+    announce(LIBRARIES)
+    from stages.doctor import examine
+
+    return print_findings(examine(places.reports, places.store, places.backbone, places.data), json)
 
 
 def _warn(problems: list[str]) -> None:

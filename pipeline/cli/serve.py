@@ -7,8 +7,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pipeline.cli.extras import need_extra
-from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, FreeText, Json, ReportsFolder, StoreFolder
+from pipeline.cli.options import (
+    PLACES,
+    REPORTS,
+    STORE,
+    DataFolders,
+    FreeText,
+    Json,
+    ReportsFolder,
+    StoreFolder,
+    need_extra,
+)
 from pipeline.cli.printing import print_explanation
 from pipeline.data.tasks import check_folder
 from pipeline.data.texts import check_input

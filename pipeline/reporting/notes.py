@@ -25,7 +25,8 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from _budgets(runs, main)
     yield from _rising(runs, main)
     yield from _trials(runs)
-    yield from _source_seed(runs)
+    if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
+        yield _line("source-seed", seed=runs.study.source_seed)
     yield from _starts(runs)
     yield from _closed(runs)
     yield from paragraphs(_NOTES["intervals"])
@@ -62,22 +63,18 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
 def _machines(runs: StudyRuns) -> Iterator[str]:
     """Whether the runs are from several kinds of hardware or in several precisions, and how far that goes."""
     records = {each.run: each for scored in runs.scored for each in (scored.record, *scored.trials)}.values()
-    kinds = Counter(record.hardware for record in records)
+    hardware = Counter(record.hardware for record in records)
     precisions = Counter(record.recipe.precision for record in records)
-    if len(kinds) > 1:
-        tolerances = " and ".join(f"{TOLERANCE.get(name, max(TOLERANCE.values())):g} in {name}" for name in precisions)
-        yield (
-            f"Runs are from {len(kinds)} kinds of hardware: {_counts(kinds)}. A run repeats bit for bit only on one"
-            " kind of CPU with the same number of threads. On another kind, predictions of equal weights agree within"
-            f" {tolerances} (of a probability, or of a score's range); long training can widen that to the difference"
-            " between two seeds."
-        )
-    if len(precisions) > 1:
-        rows: dict[str, set[str]] = {}
-        for scored in runs.scored:
-            rows.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.record.recipe.precision)
-        by_row = "; ".join(_amounts(rows))
-        yield f"Precisions are mixed ({by_row}): give --precision, so that rows do not differ in precision."
+    rows: dict[str, set[str]] = {}
+    for scored in runs.scored:
+        rows.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.record.recipe.precision)
+    yield from paragraphs(
+        _NOTES["machines"],
+        kinds=len(hardware) if len(hardware) > 1 else 0,
+        counts="; ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in hardware.most_common()),
+        tolerances=" and ".join(f"{TOLERANCE.get(p, max(TOLERANCE.values())):g} in {p}" for p in precisions),
+        precisions="; ".join(_amounts(rows)) if len(precisions) > 1 else "",
+    )
 
 
 def scoring_text(runs: StudyRuns) -> str:
@@ -95,10 +92,8 @@ def _added(runs: StudyRuns) -> Iterator[str]:
         trainer = runs.trainer(group[0])
         for source, added in (trainer.score(target).added if trainer is not None else {}).items():
             left_out = added.in_dev + added.in_test + added.in_other_dev
-            yield (
-                f"{runs.title(line)} on {target}: {added.rows:,} training rows of {source} added, {left_out} left out"
-                f" because their text is in dev or test; {added.in_train} are also in train."
-            )
+            counts = {"rows": added.rows, "left_out": left_out, "in_train": added.in_train}
+            yield _line("added", title=runs.title(line), target=target, source=source, **counts)
 
 
 def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
@@ -111,17 +106,14 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
             own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(trainer))
     every = {target: set[int]().union(*own.values()) for target, own in steps.items()}
     unlike = [target for target, numbers in every.items() if max(numbers) > 1.1 * min(numbers)]
-    if not unlike:
-        return
     by_row: dict[str, set[int]] = {}
     for target in unlike:
         for title, numbers in steps[target].items():
             by_row.setdefault(title, set()).update(numbers)
     starts = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).of)
-    yield (
-        f"Optimiser steps of a run differ on {listed(unlike)}: {'; '.join(_amounts(by_row))}."
-        f"{f' Rows that start from trained models: {starts}.' if starts else ''}"
-    )
+    starts = f" Rows that start from trained models: {starts}." if starts else ""
+    if unlike:
+        yield _line("budgets", unlike=listed(unlike), steps="; ".join(_amounts(by_row)), starts=starts)
 
 
 def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
@@ -133,35 +125,21 @@ def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
             title = runs.study.title(scored.entry.line.row)
             kept.setdefault(title, []).append(trainer.best_epoch == epochs)
     rising = {title: sum(last) for title, last in kept.items() if 2 * sum(last) > len(last)}
-    if rising:
-        listing = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising.items())
-        yield (
-            f"Scores were still rising when training ended (the last epoch is kept, after fewer than {MIN_STEPS}"
-            f" optimiser steps): {listing}. Longer training may change their order: leave --epochs out, or raise it."
-        )
+    rows = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising.items())
+    yield from paragraphs(_NOTES["rising"], steps=MIN_STEPS, rows=rows)
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:
     """What was tuned, where, and whether all rows had as many trials."""
     first, *others = runs.study.seeds
     reused = "; other seeds reuse the choice" if others else ""
-    where = {"first seed": f"seed {first}{reused}", "each seed": "each seed"}
+    where = f"seed {first}{reused}" if runs.study.tune_on == "first seed" else "each seed"
     for name in runs.rows:
         row = runs.study.row(name)
         if len(row.trials) > 1:
             values = "; ".join(f"{key} {', '.join(map(value_text, own))}" for key, own in (row.tune or {}).items())
-            yield (
-                f"{runs.study.title(name)} was tuned on the validation rows ({values}; {len(row.trials)} trials on"
-                f" {where[runs.study.tune_on]})."
-                " Its seconds count all trials, and no table shows the scores of the others."
-            )
-    if edges := list(_edges(runs)):
-        yield (
-            "Most selected values were the lowest or highest that was tried, so a value beyond it may be better:"
-            f" {'; '.join(edges)}."
-        )
-    if runs.study.unequal_trials:
-        yield runs.study.unequal_trials
+            yield _line("tuned", title=runs.study.title(name), values=values, trials=len(row.trials), where=where)
+    yield from paragraphs(_NOTES["edges"], edges="; ".join(_edges(runs)), unequal=runs.study.unequal_trials)
 
 
 def _edges(runs: StudyRuns) -> Iterator[str]:
@@ -187,14 +165,6 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
                     yield f"{study.title(name)}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
 
 
-def _source_seed(runs: StudyRuns) -> Iterator[str]:
-    if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
-        yield (
-            f"The models of other tasks were trained once, with seed {runs.study.source_seed}: no interval covers how"
-            " much another seed would change them."
-        )
-
-
 def _starts(runs: StudyRuns) -> Iterator[str]:
     """The tasks from which adapters were warm-started."""
     for name in runs.rows:
@@ -205,10 +175,7 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         for target, group in runs.groups(Line(name)).items():
             starts = Counter(scored.record.anchor or "new adapter" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        yield (
-            f"Start of {runs.study.title(name)}, selected on training rows, with the number of runs:"
-            f" {'; '.join(by_target)}."
-        )
+        yield _line("starts", title=runs.study.title(name), starts="; ".join(by_target))
 
 
 def _closed(runs: StudyRuns) -> Iterator[str]:
@@ -220,10 +187,7 @@ def _closed(runs: StudyRuns) -> Iterator[str]:
             if closed := sum(not any(gates) for gates in taken):
                 by_target.append(f"{target} ({closed} of {len(group)} run{'' if len(group) == 1 else 's'})")
         if by_target:
-            yield (
-                f"{capital(runs.title(line))} took no source on {listed(by_target)}: probes set all gates of sources to"
-                " 0, so it starts as the target's own adapter alone."
-            )
+            yield _line("closed", title=capital(runs.title(line)), targets=listed(by_target))
 
 
 def failure_sentences(runs: StudyRuns) -> Iterator[str]:
@@ -240,8 +204,9 @@ def missing(runs: StudyRuns) -> Iterator[str]:
             yield f"{entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}"
 
 
-def _counts(counts: Counter[str]) -> str:
-    return "; ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in counts.most_common())
+def _line(note: str, **values: object) -> str:
+    """A note of one paragraph, with values that may be empty."""
+    return " ".join(_NOTES[note].split()).format(**values)
 
 
 def _amounts(of_each: Mapping[str, Collection[int] | Collection[str]]) -> list[str]:

@@ -13,8 +13,7 @@ import torch
 from accelerate import Accelerator
 from hypothesis import strategies as st
 
-from pipeline.cli.printing import print_filled
-from pipeline.cli.printing_runs import print_described_run
+from pipeline.cli.printing import print_described_run, print_filled
 from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
