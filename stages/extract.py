@@ -1,8 +1,8 @@
 """Stage one: knowledge extraction, an adapter for a task on the frozen backbone."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from pipeline.data.tasks import BEST
+from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
@@ -10,6 +10,8 @@ from pipeline.runs.sources import starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import keys_without_effect
+from pipeline.system.streams import notice
 
 
 def extract(
@@ -22,6 +24,7 @@ def extract(
     start_from: str | None = None,
     without_rows_of: Sequence[str] = (),
     force: bool = False,
+    given: Collection[str] = (),
 ) -> Made[RunRecord]:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
 
@@ -30,11 +33,21 @@ def extract(
             finds most useful, if any (:func:`pipeline.runs.sources.starting_adapters`).
         without_rows_of: targets that the adapter is to help: training rows whose text stands in their dev or test are
             left out.
+        given: the keys of the recipe that the user set; a note names those without effect.
     """
     if without_rows_of:
         workspace = workspace.apart_from(without_rows_of)
     own = workspace.task(task)
+    note_ignored(given, f"an adapter of kind '{recipe.adapter.kind}' for task '{own.name}'", [(recipe, own)])
     starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
     is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
     request = RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts, in_turn=is_named)
     return get_or_train(TrainingRun(request, workspace), force)
+
+
+def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
+    """Say on stderr which of the keys ``given`` change nothing of all that a command may train."""
+    ignored = set(given).intersection(*(keys_without_effect(recipe, task) for recipe, task in trained))
+    if ignored:
+        flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))
+        notice(f"note: {flags}: no effect on {what}")

@@ -1,6 +1,6 @@
 """Stage two: knowledge composition, fusion layers over the adapters of several tasks for one target."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
-from stages.extract import extract
+from stages.extract import extract, note_ignored
 
 
 def fuse(
@@ -24,6 +24,7 @@ def fuse(
     target_limit: int | None = None,
     sources: str | None = None,
     force: bool = False,
+    given: Collection[str] = (),
 ) -> Made[RunRecord]:
     """Train fusion layers for ``target`` and put them into the store.
 
@@ -38,15 +39,19 @@ def fuse(
             :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all that fit. In
             both cases none is trained.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
+        given: the keys of the recipe that the user set; a note names those without effect.
     """
     count = None if sources is None else best_count(sources)
     if count is not None:
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
-    if sources is not None and count is None:
-        given = parse_sources(sources, workspace)
-        names = fusion.named(given)
-        if unused := [name.task for name in given if name not in names]:
+    named = () if sources is None or count is not None else parse_sources(sources, workspace)
+    adapters = [(fusion.adapter_recipe(task), task) for task in (workspace.task(name.task) for name in named)]
+    what = f"a {recipe.fusion.form} fusion for task '{fusion.task.name}'" + (" or on its adapters" if named else "")
+    note_ignored(given, what, [(recipe, fusion.task), *adapters])
+    if named:
+        names = fusion.named(named)
+        if unused := [name.task for name in named if name not in names]:
             notice(f"note: a gated fusion trains its own adapter of {unused[0]}: --sources ignores it")
         _train_missing(names, fusion, seed, limit, target_limit)
     chosen = fusion.choose(names, seed)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -14,14 +13,12 @@ from pipeline.data.limits import check_limit
 from pipeline.settings.forms import SUMMARIES, FusionForm, FusionImplementation
 from pipeline.settings.parts import AdapterKind
 from pipeline.system.errors import PipelineError
-from pipeline.system.streams import LIBRARIES, announce, notice
+from pipeline.system.streams import LIBRARIES, announce
 
 if TYPE_CHECKING:  # they load torch
-    from pipeline.data.tasks import Task
     from pipeline.records.run_record import RunRecord
     from pipeline.runs.once import Made
     from pipeline.runs.workspace import Workspace
-    from pipeline.settings.recipe import Recipe
 
 Sources = Annotated[str | None, Parameter(name=("--sources", "--adapters"))]
 
@@ -68,8 +65,6 @@ def extract(
     from stages import extract as stage
 
     workspace = places.workspace(running)
-    what = f"an adapter of kind '{recipe.adapter.kind}' for task '{workspace.task(task).name}'"
-    _tell_ignored(training.given(**own), what, [(recipe, workspace.task(task))])
     made = stage.extract(
         task,
         recipe,
@@ -79,6 +74,7 @@ def extract(
         start_from=start_from,
         without_rows_of=apart,
         force=running.force,
+        given=training.given(**own),
     )
     _print_trained(made, workspace, running.json)
 
@@ -115,14 +111,9 @@ def fuse(
     check_limit(target_limit, "--target-limit")
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
-    from pipeline.runs.sources import Fusion
     from stages import fuse as stage
 
     workspace = places.workspace(running)
-    trained = Fusion(workspace.task(target), recipe, workspace)
-    adapters = [(trained.adapter_recipe(task), task) for task in map(workspace.task, tasks_in(sources))]
-    what = f"a {recipe.fusion.form} fusion for task '{trained.task.name}'" + (" or on its adapters" if adapters else "")
-    _tell_ignored(training.given(**own), what, [(recipe, trained.task), *adapters])
     made = stage.fuse(
         target,
         recipe,
@@ -132,6 +123,7 @@ def fuse(
         target_limit=target_limit,
         sources=sources,
         force=running.force,
+        given=training.given(**own),
     )
     _print_trained(made, workspace, running.json)
 
@@ -140,16 +132,6 @@ def _print_trained(made: Made[RunRecord], workspace: Workspace, as_json: bool) -
     if not made.is_new:
         workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
     print_run(made.record, as_json, is_new=made.is_new)
-
-
-def _tell_ignored(given: Mapping[str, Any], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
-    """Say on stderr which of the flags that set the keys ``given`` change nothing of all that a command may train."""
-    from pipeline.settings.resolve import keys_without_effect
-
-    ignored = set(given).intersection(*(keys_without_effect(recipe, task) for recipe, task in trained))
-    if ignored:
-        flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))
-        notice(f"note: {flags}: no effect on {what}")
 
 
 def prune(
