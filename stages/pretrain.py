@@ -66,15 +66,13 @@ class Pretrained(BaseModel):
     best_epoch: int
     curve: list[dict[str, Any]]
     seconds: float
-    total_seconds: float | None = Field(None, description="with those of the backbones before; older files lack it")
+    total_seconds: float = Field(description="with those of the backbones before")
     identity: dict[str, Any]
     provenance: dict[str, Any]
-    files: dict[str, str] = Field({}, description="file name -> sha256; older files lack it")
+    files: dict[str, str] = Field(description="file name -> sha256")
 
     def check(self, folder: Path) -> None:
         """Raise a :class:`PipelineError` if a file of the backbone is missing from ``folder``, or has changed."""
-        if not self.files and not any(folder.glob("*.safetensors")):
-            raise _damaged(folder, "model.safetensors")
         for name, expected in self.files.items():
             with reading(folder / name):
                 if not (folder / name).is_file() or sha256_file(folder / name) != expected:
@@ -255,6 +253,7 @@ class _Pretraining:
             total_seconds=round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
             identity=self.identity,
             provenance=provenance(),
+            files={},
         )
         with new_folder(self.output) as temporary:
             model.save_pretrained(temporary, safe_serialization=True)
@@ -267,8 +266,7 @@ class _Pretraining:
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     result = _result_in(backbone)
-    # Folders written before the total was kept know of their own reading alone.
-    return (result.total_seconds or result.seconds) if result is not None else 0.0
+    return result.total_seconds if result is not None else 0.0
 
 
 def tasks_read(backbone: Path) -> set[str]:

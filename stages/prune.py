@@ -12,7 +12,7 @@ from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import members_of, prune_fusion
 from pipeline.methods.gated import own_member
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.run_record import Cost, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.kept_models import best_of
 from pipeline.runs.once import Made, get_or_train
@@ -110,7 +110,7 @@ class _Pruning:
             examples_per_second=round(len(rows) / (ended - predicting), 2),
             peak_memory_mb=peak_memory_mb(),
         )
-        record = self._record(self._artifact(model, kept, score.dev), score, cost)
+        record = self._record(model, self._artifact(model, kept, score.dev), score, cost)
         curve = [{"epoch": 0.0, "dev": score.dev, **{_SHARE + name: share for name, share in shares.items()}}]
         workspace.ledger.finish(record, curve, {task.name: table})
         return record
@@ -152,7 +152,7 @@ class _Pruning:
         trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
         return sum(p.numel() for p in (*trained, *model.head.parameters()))
 
-    def _record(self, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
+    def _record(self, model: TransferModel, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
         manifest, whole = artifact.manifest, self.workspace.ledger.find(self.fusion.manifest.run)
         # Pruning trains on no rows, so train_rows stays 0; what the fusion was trained on holds for what is left of it.
         trained: dict[str, Any] = {"recipe": manifest.recipe, "limit": manifest.limit, "pair": manifest.pair}
@@ -172,6 +172,11 @@ class _Pruning:
             best_epoch=0,
             scores={self.task.name: score.model_copy(update=trained)},
             cost=cost,
+            parameters=Parameters(
+                backbone=self.workspace.backbone.parameters,
+                head=sum(p.numel() for p in model.head.parameters()),
+                model=sum(p.numel() for p in model.parameters()),
+            ),
             artifact=str(artifact.folder),
             artifact_digest=manifest.digest,
             manifest=manifest,

@@ -169,7 +169,7 @@ def _maps(
     # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last. It reads each
     # task as it read it when it was trained on it.
     own = task in record.trained_on
-    model = restore_run(record, task_of(record, task if own else record.task, workspace.store), workspace)
+    model = restore_run(record, task_of(record, task if own else record.task), workspace)
     trained = record if own else next(source for source in ledger.lineage(record) if source.task == task)
     recipe = trained.recipe_of(task)
     assert recipe.max_length is not None

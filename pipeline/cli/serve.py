@@ -66,14 +66,13 @@ def explain(
         raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
     own = _own_folder(task, data)
     kept = find_model(task, run or using, root, reports)
-    if isinstance(kept, Artifact) and own is None:
-        _check_texts(text, text_b, task, kept.manifest.pair)  # before the libraries load, which takes seconds
+    pair = kept.manifest.pair if isinstance(kept, Artifact) else bool(kept.score(task).pair)
+    _check_texts(text, text_b, task, pair if own is None else find_task(task, own).is_pair)
     announce(LIBRARIES)
     from pipeline.runs.model import load
     from stages import explain as stage
 
     model = load(target, store=store, backbone=backbone, data=own, reports=reports, using=using, precision=precision)
-    _check_texts(text, text_b, task, model.is_pair)
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":

@@ -21,8 +21,8 @@ def store_list(*, store: StoreFolder = STORE, json: Json = False) -> None:
     manifests = [artifact.manifest for artifact in opened.artifacts()]
     lines = [
         f"{each.run}  {each.kind:<8} {each.task:<12} seed {each.seed:<3} {each.metric} {each.dev:.4f}"
-        f"{'' if each.dev_rows is None else f' on {each.dev_rows:,} rows'}"
-        f"  {each.backbone} ({each.backbone_weights[:8]}) {'+'.join(source.task for source in each.sources)}"
+        f" on {each.dev_rows:,} rows  {each.backbone} ({each.backbone_weights[:8]})"
+        f" {'+'.join(source.task for source in each.sources)}"
         for each in manifests
     ]
     summary = [each.model_dump(mode="json", exclude={"recipe", "files", "meaning"}) for each in manifests]

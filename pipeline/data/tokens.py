@@ -168,9 +168,8 @@ def tokenise(
             "rows": fingerprint(rows[columns]),
             "siamese": siamese,
             "max_length": max_length,
+            "with_tail": with_tail,
         }
-        if with_tail:  # only then, so that files cached before there was a choice stay valid
-            key["truncation"] = truncation
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None and file is not None:

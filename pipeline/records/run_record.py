@@ -6,22 +6,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from pipeline.data.task_data import Added
-from pipeline.data.tasks import Metric, Name, built_in_tasks
-from pipeline.records.older import upgraded
+from pipeline.data.tasks import Metric, Name
 from pipeline.records.store import Manifest, SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 
-SCHEMA = 5
+SCHEMA = 6
 """Part of every run's name: raised when equal settings come to train otherwise or are identified otherwise, so that
-unlike runs are not mixed. Records of earlier versions are read, but the runs they describe are trained again.
-
-2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate.
-3: all tasks of a run are described alike.
-4: a CPU trains on batches without padding, and draws dropout from fewer random words.
-5: these batches have a multiple of 32 tokens; warm starts, and gates beside them, are chosen otherwise.
+unlike runs are not mixed. A record says which number its run was named with; a run of another number is trained again.
 """
 
 Reading = Literal["same", "probability", "middle", "cosine"]
@@ -46,7 +40,7 @@ class Parameters(BaseModel, frozen=True):
 
     backbone: Count = Field(description="of the pretrained encoder, without adapters")
     head: Count = Field(description="of the heads")
-    model: Count | None = Field(None, description="of the whole model, frozen ones too; absent from older records")
+    model: Count = Field(description="of the whole model, frozen ones too")
 
 
 class TaskScore(BaseModel, frozen=True, populate_by_name=True):
@@ -59,7 +53,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     test_rows: Count = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
     recipe: Recipe | None = Field(None, description="how the run trained on the task; None: it did not")
-    pair: bool | None = Field(None, description="whether it is of pairs, where it did; absent from older records")
+    pair: bool | None = Field(None, description="whether it is of pairs, where it did")
     train_rows: Count = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
     dev_in_train: Count = Field(0, description="dev rows that are also in train")
@@ -68,7 +62,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     dropped: dict[Name, Count] | None = Field(
         None,
         description="training rows left out because their text is in validation or test rows, by the task of these;"
-        " absent from older records",
+        " unset: not counted",
     )
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
     scored_fingerprint: str | None = Field(
@@ -77,7 +71,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     read_as: str | None = Field(
         None,
         description="hash of what such a score depends on beside the model and the rows: the meaning of the task, and"
-        " the cosine that it is read by; absent from older records",
+        " the cosine that it is read by",
     )
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
 
@@ -103,7 +97,7 @@ class RunRecord(BaseModel, frozen=True):
     sources: tuple[SourceRun, ...] = ()
     anchor: str | None = Field(None, description="the task whose adapter the run started as, if it may start as one")
     started_from: SourceRun | None = Field(
-        None, description="the adapter of that task; it need not be one of the sources. Older records may lack it"
+        None, description="the adapter of that task; it need not be one of the sources"
     )
     anchor_candidates: dict[Name, float] = Field(
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
@@ -119,20 +113,15 @@ class RunRecord(BaseModel, frozen=True):
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
     )
     cost: Cost
-    parameters: Parameters | None = Field(None, description="absent from records of older versions")
+    parameters: Parameters
     artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
     artifact_digest: str | None = None
     manifest: Manifest | None = Field(
-        None, description="of the artifact: what is built on it can be identified without it; absent from older records"
+        None, description="of the artifact: what is built on it can be identified without it"
     )
     weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, values: Any) -> Any:
-        return upgraded(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -144,6 +133,8 @@ class RunRecord(BaseModel, frozen=True):
             own = described.get(task) if isinstance(described, dict) else None
             if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
                 raise ValueError(f"identity: task '{task}' is missing or has no meaning")
+            if not isinstance(own.get("data", {}), dict):
+                raise ValueError(f"identity: task '{task}': data has no fingerprints")
         if self.kind == "ensemble":
             members = self.identity.get("members")
             if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
@@ -240,19 +231,6 @@ class RunRecord(BaseModel, frozen=True):
         assert recipe is not None
         return recipe
 
-    def reads_pairs(self, task: str) -> bool | None:
-        """Whether a task of :attr:`trained_on` is of pairs; None where an older record of a task that is not built in
-        does not say."""
-        if (pair := self.score(task).pair) is not None:
-            return pair
-        if self.manifest is not None:
-            return self.manifest.pair
-        if self.recipe_of(task).encoding == "siamese":
-            return True
-        built_in = built_in_tasks().get(task)
-        is_same = built_in is not None and built_in.meaning == self.described(task)["meaning"]
-        return built_in.is_pair if built_in is not None and is_same else None
-
     @property
     def backbone_weights(self) -> str | None:
         """The hash of the pretrained encoder's weights; None of an ensemble, whose members may have several."""
@@ -269,9 +247,8 @@ class RunRecord(BaseModel, frozen=True):
         return self.identity["tasks"][task]
 
     def fingerprints(self, task: str) -> dict[str, str]:
-        """Those of the rows of a task of :attr:`trained_on`, by split; none where an older record has none."""
-        data = self.described(task).get("data")
-        return data if isinstance(data, dict) else {}
+        """Those of the rows of a task of :attr:`trained_on`, by split; none of an ensemble, which trains on no rows."""
+        return self.described(task).get("data", {})
 
     def summary(self) -> dict[str, Any]:
         """What the training verbs print with ``--json``."""

@@ -68,14 +68,14 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")
     metric: Metric
     dev: float
-    dev_rows: int | None = Field(None, description="how many rows dev is a score of; absent from older manifests")
-    dev_fingerprint: str | None = Field(None, description="fingerprint of these rows; absent from older manifests")
+    dev_rows: int = Field(description="how many rows dev is a score of")
+    dev_fingerprint: str = Field(description="fingerprint of these rows")
     part_of_dev: bool = Field(False, description="whether these are a part of the dev split, or rows cut from train")
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
     pruned_from: str | None = Field(None, description="the fusion whose sources these are some of")
-    finished_at: AwareDatetime | None = Field(None, description="when it was made; absent from older manifests")
+    finished_at: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC), description="when it was made")
     files: dict[FileName, Sha256] = Field({}, description="file name -> sha256")
 
     @field_validator("meaning")
@@ -102,7 +102,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
         Scores of few rows are often equal; :func:`by_age` says which one counts then.
         """
-        return not self.part_of_dev, self.dev, self.dev_rows or 0
+        return not self.part_of_dev, self.dev, self.dev_rows
 
     @property
     def digest(self) -> str:
@@ -125,15 +125,6 @@ class Artifact(BaseModel, frozen=True):
 
     folder: Path
     manifest: Manifest
-
-    @property
-    def finished(self) -> float:
-        """When it was made, in seconds since 1970; where its manifest does not say, when that file was written."""
-        if self.manifest.finished_at is not None:
-            return self.manifest.finished_at.timestamp()
-        with suppress(OSError):
-            return (self.folder / MANIFEST).stat().st_mtime
-        return 0.0
 
     @property
     def is_whole(self) -> bool:
@@ -360,7 +351,7 @@ def by_age(artifacts: Iterable[Artifact]) -> list[Artifact]:
 
     Then a new run takes the place of one that is in use only if it is better.
     """
-    return sorted(artifacts, key=lambda artifact: (artifact.finished, artifact.manifest.run))
+    return sorted(artifacts, key=lambda artifact: (artifact.manifest.finished_at, artifact.manifest.run))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:

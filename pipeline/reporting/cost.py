@@ -30,8 +30,6 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     as does a static second encoder, and fusions share adapters. An ensemble consists of its members, which may have
     several pretrained ones.
     """
-    if record.parameters is None:
-        return None
     kind = KINDS[record.kind]
     if kind.is_ensemble:
         whole = StoredParts()
@@ -46,10 +44,8 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     own, parts = f"run {record.run}", StoredParts()
     pretrained = f"backbone {record.backbone_weights}"
     if recipe.trainable in ("full", "full+adapter"):
-        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone. An
-        # older record has no number for both together.
-        static = backbone if recipe.pretrained.second_encoder == "static" else 0
-        parts[own] = (record.parameters.model or max(trained, backbone + record.parameters.head) + static) - static
+        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
+        parts[own] = record.parameters.model - (backbone if recipe.pretrained.second_encoder == "static" else 0)
     elif kind.combines and kind.artifact == "adapter" and not trained:
         # As large as what it is merged from, and with the head of the target's own.
         adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)
@@ -64,7 +60,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
         parts[pretrained] = backbone
     for source in record.sources if kind.takes == "fusion" else ():
         adapter = ledger.find(source.run)
-        if adapter is None or adapter.parameters is None:
+        if adapter is None:
             return None
         # A fusion reads adapters without the heads they were trained with.
         parts[f"adapter {source.run}"] = adapter.cost.trainable_parameters - adapter.parameters.head
@@ -77,7 +73,7 @@ def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
     The record of an ensemble has the sum over its members: the size is that of a member, if all have the same.
     """
     if not KINDS[record.kind].is_ensemble:
-        return record.parameters.backbone if record.parameters is not None else None
+        return record.parameters.backbone
     members = [ledger.find(source.run) for source in record.sources]
     sizes = {backbone_size(member, ledger) if member is not None else None for member in members}
     return sizes.pop() if len(sizes) == 1 else None

@@ -103,17 +103,6 @@ def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
     return None
 
 
-def most_sources(recipe: Recipe, rows: int) -> int | None:
-    """How many adapters of other tasks a fusion takes at most, or tries gates for; None: all.
-
-    Args:
-        rows: training rows of the target.
-    """
-    if recipe.form.probes_gates and rows >= LEAST_ROWS:
-        return min(recipe.fusion.best or MOST_SOURCES, MOST_SOURCES)
-    return recipe.fusion.best
-
-
 @dataclass(frozen=True)
 class Chooser:
     """Chooses what the recipe of a run leaves to be chosen: adapters, their gates, an adapter to start as."""
@@ -180,7 +169,9 @@ class Chooser:
         if recipe.fuses_as is None:
             return adapters
         others = [each for each in adapters if not self._is_own(each)]
-        most = most_sources(recipe, len(self.rows))
+        most = recipe.fusion.best
+        if recipe.form.probes_gates and len(self.rows) >= LEAST_ROWS:
+            most = min(most or MOST_SOURCES, MOST_SOURCES)
         if most is not None:
             accelerator = self.scoring.accelerator
             others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator)

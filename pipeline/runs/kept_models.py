@@ -310,7 +310,7 @@ def other_meaning_note(used: Artifact, artifacts: Sequence[Artifact]) -> str:
         return ""
 
     def name(each: Artifact) -> str:
-        newer = ", newer" if each.finished > used.finished else ""
+        newer = ", newer" if each.manifest.finished_at > used.manifest.finished_at else ""
         return f"{each.manifest.kind} {each.manifest.run}{newer}"
 
     return (
@@ -325,19 +325,13 @@ def _meaning(artifact: Artifact) -> tuple[dict[str, Any], bool]:
 
 def has_other_dev(one: Manifest, other: Manifest) -> bool:
     """Whether two scores on whole dev splits are known to be of different rows, so that neither is the higher."""
-    if one.part_of_dev or other.part_of_dev:  # which best_of ranks below those of a whole dev split
-        return False
-    if one.dev_rows is None or other.dev_rows is None:
-        return False
-    if one.dev_fingerprint is None or other.dev_fingerprint is None:
-        return one.dev_rows != other.dev_rows
-    return one.dev_fingerprint != other.dev_fingerprint
+    # best_of ranks scores on a part of dev below those of a whole dev split.
+    return not (one.part_of_dev or other.part_of_dev) and one.dev_fingerprint != other.dev_fingerprint
 
 
 def _other_dev_note(used: Manifest, other: Manifest) -> str:
     first, second = (
-        f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows or 0:,} rows)"
-        for each in (used, other)
+        f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows:,} rows)" for each in (used, other)
     )
     return (
         f"{used.task}: {first} is used. {second} was scored on other dev rows, so the two cannot be compared:"

@@ -283,9 +283,8 @@ def load(
 
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
-            classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
-            or the device or its precision is not to be had; or the target names a run, and ``using`` is given too; or
-            an argument is of another type.
+            classes; or the device or its precision is not to be had; or the target names a run, and ``using`` is given
+            too; or an argument is of another type.
     """
     named_folders = data if isinstance(data, list | tuple) else () if data is None else (data,)
     _check_types(
@@ -328,14 +327,7 @@ def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Tas
     """The task as the caller's data describe it, else as the model's manifest or record does."""
     if workspace.data is not None:
         return workspace.task(name)
-    if isinstance(trained, RunRecord):
-        if trained.reads_pairs(name) is None:
-            raise PipelineError(
-                f"run {trained.run} does not say whether task '{name}' is of pairs, as newer ones do: give the folder"
-                f" with {name}/task.toml (data=, on the command line --data)"
-            )
-        return task_of(trained, name, workspace.store)
-    return _task_of(trained)
+    return task_of(trained, name) if isinstance(trained, RunRecord) else _task_of(trained)
 
 
 def _task_of(artifact: Artifact) -> Task:

@@ -68,7 +68,7 @@ def best_sources(
 
     for candidate in candidates:
         candidate.verify()
-    kept, most = list(candidates), run_whole(count)
+    kept, most = list(candidates), max(WHOLE, 2 * count)
     if len(kept) > most:
         units = _units(kept, recipe, rows, backbone, accelerator)
         kept = _highest([explained(each) for each in units], kept, most)
@@ -83,11 +83,6 @@ def best_sources(
             f" rows: {', '.join(listed)}; chosen: {', '.join(each.manifest.task for each in chosen)}"
         )
     return chosen
-
-
-def run_whole(count: int) -> int:
-    """How many adapters are run whole to find the best ``count``: of more, those that are best at their bottlenecks."""
-    return max(WHOLE, 2 * count)
 
 
 def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) -> list[Artifact]:

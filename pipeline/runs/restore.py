@@ -12,7 +12,7 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
 from pipeline.records.run_record import RunRecord
-from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest, Store
+from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
 from pipeline.runs.request import Part
 from pipeline.runs.weights import load_head, load_weights
@@ -114,10 +114,9 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
     parts = {}
     for name in record.trained_on:
         # A task that is not wanted may no longer be described anywhere else; the model does not depend on its columns.
-        then = task_of(record, name, workspace.store)
+        then = task_of(record, name)
         task = wanted.get(name, then)
-        pair = record.reads_pairs(name)
-        check_meaning(then.meaning, task.is_pair if pair is None else pair, task, record.run, record.kind)
+        check_meaning(then.meaning, then.is_pair, task, record.run, record.kind)
         parts[name] = Part(task, record.recipe_of(name))
     model = assemble_all(backbone.load(), parts, backbone)
     load_weights(model, record, workspace.ledger)
@@ -143,15 +142,10 @@ def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> Transfer
     return model
 
 
-def task_of(record: RunRecord, name: str, store: Store) -> Task:
-    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data.
-
-    It is of single texts where an older record does not say (:meth:`RunRecord.reads_pairs`): that matters to whoever
-    reads rows, not to the model.
-    """
-    artifact = store.find(record.run) if record.artifact_digest is not None else None
-    pair = artifact.manifest.pair if artifact is not None else bool(record.reads_pairs(name))
-    return Task.parse(described(name, record.described(name)["meaning"], pair), f"run {record.run}, task '{name}'")
+def task_of(record: RunRecord, name: str) -> Task:
+    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
+    meaning, pair = record.described(name)["meaning"], bool(record.score(name).pair)
+    return Task.parse(described(name, meaning, pair), f"run {record.run}, task '{name}'")
 
 
 def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,6 @@ from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, 
 from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.batching import Batching
 from pipeline.runs.build import Built
-from pipeline.runs.identity import identity_of
 from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
@@ -87,10 +86,24 @@ class TrainingRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        request, workspace = self.request, self.workspace
-        return identity_of(
-            request, self.parts, self.data, self.sources(request.adapters), self.backbone, workspace.family
-        )
+        """Everything that the run's numbers depend on. A source is identified by the digest of its contents."""
+        request = self.request
+        return {
+            "kind": request.kind,
+            "tasks": {
+                name: {
+                    "meaning": part.task.meaning,
+                    "recipe": part.recipe.identity,
+                    "data": self.data[name].fingerprint,
+                }
+                for name, part in self.parts.items()
+            },
+            "seed": request.seed,
+            "backbone": self.backbone.identity,
+            "sources": [{"task": each.task, "digest": each.digest} for each in self.sources(request.adapters)],
+            # A warm-started adapter has the same sources, and may start from none of them.
+            **({"start": "in turn"} if request.in_turn else {}),
+        }
 
     @cached_property
     def name(self) -> str:

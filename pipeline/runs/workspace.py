@@ -128,19 +128,13 @@ class Workspace:
         return resolve(own, task, precision, backbone.max_length, backbone.layers, joint)
 
     def finished(self, run: str, with_model: bool) -> RunRecord | None:
-        """The ledger's record of ``run``; ``with_model`` only if its artifact or its weights are still there.
-
-        A record stands without them. What was built on the artifact of one without a manifest cannot be identified
-        (:meth:`adapter_of`): these are only found with their artifact.
-        """
+        """The ledger's record of ``run``; ``with_model`` only if its artifact or its weights are still there."""
         record = self.ledger.find(run)
-        if record is None or KINDS[record.kind].artifact is None:
-            if record is None or not with_model:
-                return record
+        if record is None or not with_model:
+            return record
+        if KINDS[record.kind].artifact is None:
             # Weights without their hash: a kill came between the two files.
             return record if record.weights_sha256 and self.ledger.weights_file(run).is_file() else None
-        if not with_model and record.manifest is not None:
-            return record
         artifact = self.store.find_unchanged(run, record.artifact_digest)
         # One that lost a file is lost, and its run is made again; elsewhere the file is named.
         if artifact is None or not artifact.is_whole:
@@ -148,10 +142,6 @@ class Workspace:
         return record.model_copy(update={"artifact": str(artifact.folder)})
 
     def adapter_of(self, record: RunRecord) -> Artifact:
-        """What a run that :meth:`finished` has found put into the store: whether it is still there or not."""
-        manifest = record.manifest
-        if manifest is not None:
-            return Artifact(folder=self.store.root / manifest.place, manifest=manifest)
-        artifact = self.store.find(record.run)
-        assert artifact is not None
-        return artifact
+        """What a run put into the store, whether it is still there or not."""
+        assert record.manifest is not None
+        return Artifact(folder=self.store.root / record.manifest.place, manifest=record.manifest)

@@ -131,9 +131,9 @@ class Gated(FormSettings):
     def start_of(self, gates: int) -> float:
         """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
         match self.start:
-            case "even" | None:  # in artifacts from before there was a choice
+            case "even":
                 return even_gate(gates)
-            case "probe":
+            case "probe" | None:
                 return 0.0
             case number:
                 return number

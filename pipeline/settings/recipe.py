@@ -42,7 +42,6 @@ EVALUATIONS = 10
 """Scorings on dev where neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "cosine_similar", "score_loss"})
 """The keys that decide how a model's output becomes a prediction and a loss."""
-_AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
 
 
 def check_seed(seed: int) -> None:
@@ -233,12 +232,6 @@ class Recipe(RecipePart):
         """Whether fresh adapters are put into the backbone: alone, or the target's adapter in a fusion."""
         return self.has_modules or not self.fuses_own
 
-    @property
-    def probes_sources(self) -> bool:
-        """Whether probes choose what a fusion starts with."""
-        picks_best = self.fuses_as is not None and self.fusion.best is not None
-        return self.form.probes_gates or self.form.warm_starts_own or picks_best
-
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The recipe with ``values``, flat or in their parts, changed."""
         return type(self).model_validate(layered(self.model_dump(), values)) if values else self
@@ -254,12 +247,10 @@ class Recipe(RecipePart):
         """The part of a resolved recipe that identifies a run: a fusion's form, and all that is not at its default.
 
         A key that a later version adds is at its default in earlier runs, which keep their names. To change a default,
-        change the ledger's ``SCHEMA``, or different runs would be taken for one. The form of a fusion is always named,
-        since its default has changed. Even gates and zero ``min_steps`` never are: the first runs had no others.
+        change the ledger's ``SCHEMA``, or different runs would be taken for one.
         """
         usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
-        differing = {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
-        return {flag: value for flag, value in differing.items() if (flag, value) not in _AT_FIRST}
+        return {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
 
     @property
     def usual_epochs(self) -> int:

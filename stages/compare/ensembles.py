@@ -95,7 +95,7 @@ class EnsembleRun:
         taken = [self.members[names[index]] for index in joined.weights]
         first = next(iter(self.members.values()))
         own = first.score(task.name)
-        known = [record.parameters for record in taken if record.parameters is not None]
+        sizes = [each.parameters for each in taken]
         record = RunRecord(
             run=self.name,
             kind="ensemble",
@@ -112,6 +112,7 @@ class EnsembleRun:
                     test=test,
                     test_rows=int((~chooses).sum()),
                     recipe=own.recipe or first.recipe,
+                    pair=task.is_pair,
                     train_rows=own.train_rows,
                     limit=own.limit,
                     dev_in_train=own.dev_in_train,
@@ -125,7 +126,11 @@ class EnsembleRun:
                 examples_per_second=0.0,
                 peak_memory_mb=0.0,
             ),
-            parameters=Parameters(backbone=sum(each.backbone for each in known), head=sum(each.head for each in known)),
+            parameters=Parameters(
+                backbone=sum(each.backbone for each in sizes),
+                head=sum(each.head for each in sizes),
+                model=sum(each.model for each in sizes),
+            ),
             provenance=provenance(),
         )
         table = prediction_table(saved.rows, joined.prediction)

@@ -49,8 +49,8 @@ def make_store(root: Path) -> Store:
 def _save(store: Store, run: str, task: str, kind: Any, sources: tuple[SourceRun, ...]) -> Artifact:
     manifest = Manifest(
         kind=kind, task=task, run=run, seed=1, limit=None, recipe=Recipe(encoding="cross"), train_rows="rows",
-        pair=False, meaning=MEANING, metric="accuracy", dev=0.5, backbone="nano", backbone_weights="hash of nano",
-        sources=sources,
+        pair=False, meaning=MEANING, metric="accuracy", dev=0.5, dev_rows=9, dev_fingerprint="dev",
+        backbone="nano", backbone_weights="hash of nano", sources=sources,
     )  # fmt: skip
 
     def write(folder: Path) -> None:
@@ -87,7 +87,7 @@ def _record(run: str, kind: Any, seed: int) -> RunRecord:
         run=run, kind=kind, seed=seed, identity=_identity(kind, seed), backbone="nano", best_epoch=1,
         scores={"sst": own, "sts": TaskScore(metric="pearson", dev=0.1, rows=ROWS)},
         cost=Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
-        parameters=Parameters(backbone=100, head=5), provenance={"commit": None, "python": "3"},
+        parameters=Parameters(backbone=100, head=5, model=105), provenance={"commit": None, "python": "3"},
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pipeline.cli.app import main
 from pipeline.data.tasks import Task, find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
-from pipeline.records.run_record import Cost, RunRecord, TaskScore
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -68,6 +68,7 @@ def finished(
             for name, (_, value) in made.items()
         },
         cost=Cost(trainable_parameters=1, seconds=1, examples_per_second=1, peak_memory_mb=1),
+        parameters=Parameters(backbone=1, head=1, model=2),
         provenance={},
     )
     curve = [{"epoch": 1.0, "dev": made[task.name][1]}]

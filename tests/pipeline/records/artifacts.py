@@ -28,6 +28,8 @@ def manifest(run: str, task: str = "sst", **changes: Any) -> Manifest:
         "meaning": MEANING,
         "metric": "accuracy",
         "dev": 0.5,
+        "dev_rows": 100,
+        "dev_fingerprint": "fingerprint of dev",
         "backbone": "nano",
         "backbone_weights": "hash of nano",
     }

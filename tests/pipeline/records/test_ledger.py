@@ -17,7 +17,6 @@ import pytest
 from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
-from pipeline.data.tasks import built_in_tasks
 from pipeline.records.ledger import Ledger, RunBusy
 from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
@@ -34,7 +33,7 @@ PREDICTIONS = {"sst": TABLE}
 CURVE = [{"epoch": 1.0, "loss": 0.7, "dev": 0.4}, {"epoch": 2.0, "loss": 0.5, "dev": 0.5}]
 
 
-OWN = TaskScore(metric="accuracy", dev=0.5, rows=2, recipe=Recipe(epochs=2), train_rows=10)
+OWN = TaskScore(metric="accuracy", dev=0.5, rows=2, recipe=Recipe(epochs=2), pair=False, train_rows=10)
 
 
 IDENTITY: dict[str, Any] = {
@@ -55,6 +54,7 @@ def record(run: str = RUN, **changes: Any) -> RunRecord:
         "best_epoch": 2,
         "scores": {"sst": OWN},
         "cost": Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
+        "parameters": Parameters(backbone=100, head=5, model=105),
         "provenance": {"commit": None, "python": "3"},
     }
     return RunRecord(**values | changes)
@@ -100,7 +100,7 @@ def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) 
 
 
 def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:
-    other = TaskScore(metric="pearson", dev=0.8, rows=1, recipe=Recipe(), train_rows=9)
+    other = TaskScore(metric="pearson", dev=0.8, rows=1, recipe=Recipe(), pair=True, train_rows=9)
     written = record(kind="multitask", scores={"sst": OWN, "sts": other})
     ledger.finish(written, CURVE, PREDICTIONS | {"sts": TABLE[:1]})
     assert ledger.find(RUN) == written
@@ -113,62 +113,6 @@ def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledge
     message = rf"predictions-quora\.parquet: no such file: {remedy}"
     with pytest.raises(PipelineError, match=message):
         ledger.predictions(RUN, "quora")
-
-
-def test_a_record_in_which_one_task_was_above_the_others_is_read(ledger: Ledger) -> None:
-    written = record(kind="multitask", scores={"sst": OWN, "sts": OWN}).model_dump(mode="json")
-    meaning = {"kind": "classes"}
-    old = {key: value for key, value in written.items() if key not in ("scores", "identity")} | {
-        "task": "sst", "limit": 20, "metric": "accuracy", "dev": 0.5, "recipe": {"epochs": 2}, "added": {},
-        "rows": {"train": 10, "dev": 2, "dev_in_train": 1},
-        "others": {
-            "sts": {"metric": "pearson", "dev": 0.8, "rows": 1, "train_rows": 9, "recipe": None},
-            "sick": {"metric": "pearson", "dev": 0.7, "rows": 3, "train_rows": None},
-        },
-        "identity": {
-            "kind": "multitask", "seed": 1, "task": {"name": "sst", **meaning}, "recipe": {}, "data": {"dev": "bb"},
-            "others": [{"task": {"name": "sts", **meaning}, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}],
-            "backbone": {"weights": "dd"}, "sources": [{"task": "sick", "digest": "ee"}],
-        },
-    }  # fmt: skip
-    ledger.folder(RUN).mkdir(parents=True)
-    (ledger.folder(RUN) / "run.json").write_text(json.dumps(old))
-    found = ledger.find(RUN)
-    assert found is not None
-    assert found.scores == {
-        "sst": OWN.model_copy(update={"limit": 20, "dev_in_train": 1}),
-        "sts": TaskScore(metric="pearson", dev=0.8, rows=1, train_rows=9, recipe=Recipe(epochs=3)),
-        "sick": TaskScore(metric="pearson", dev=0.7, rows=3),
-    }
-    assert found.trained_on == ("sst", "sts")
-    assert found.backbone_weights == "dd"
-    assert found.chosen_from == [{"task": "sick", "digest": "ee"}]
-    assert found.described("sts") == {"meaning": meaning, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}
-
-
-@pytest.mark.parametrize(
-    ("task", "changes", "expected"),
-    [
-        ("sst", {"pair": True}, True),
-        ("sts", {"pair": False}, False),
-        ("sst", {}, False),
-        ("sts", {}, True),
-        ("mine", {}, None),
-        ("mine", {"recipe": Recipe(encoding="cross")}, None),
-        ("mine", {"recipe": Recipe(encoding="siamese")}, True),
-    ],
-    ids=str,
-)
-def test_whether_a_task_is_of_pairs_is_what_its_record_says_or_implies(
-    task: str, changes: dict[str, Any], expected: bool | None
-) -> None:
-    built_in = built_in_tasks()
-    described = {"meaning": built_in[task].meaning if task in built_in else {}, "data": {"dev": "bb"}}
-    written = record(scores={task: OWN.model_copy(update=changes)}, identity=IDENTITY | {"tasks": {task: described}})
-    assert written.reads_pairs(task) is expected
-    described["meaning"] = {"kind": "classes"}  # of the user's own task under the name of a built-in one
-    other = record(scores=written.scores, identity=IDENTITY | {"tasks": {task: described}})
-    assert other.reads_pairs(task) is (expected if changes else None)
 
 
 def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
@@ -188,18 +132,6 @@ def test_attention_comes_back_as_it_was_whatever_a_task_is_called(ledger: Ledger
     pd.testing.assert_frame_equal(ledger.attention(RUN), attention)
     ledger.finish(record("ba9876543210"), CURVE, PREDICTIONS)
     assert ledger.attention("ba9876543210") is None
-
-
-def test_a_record_of_an_older_version_can_be_read(ledger: Ledger) -> None:
-    ledger.finish(record(), CURVE, PREDICTIONS)
-    file = ledger.folder(RUN) / "run.json"
-    values = json.loads(file.read_text())
-    for key in ("anchor_candidates", "unchanged", "parameters"):
-        del values[key]
-    file.write_text(json.dumps(values))
-    found = ledger.find(RUN)
-    assert found is not None
-    assert (found.anchor_candidates, found.unchanged) == ({}, {})
 
 
 def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:
@@ -265,22 +197,6 @@ def test_a_run_continues_what_it_started_as_and_reads_its_sources_but_no_candida
 ) -> None:
     made = record(sources=(source("sts"), source("quora")), **changes)
     assert [each.task for each in made.continued] == continued
-
-
-@pytest.mark.parametrize(
-    ("anchor", "start"), [(None, None), ("sts", source("sts")), ("imdb", None)], ids=["none", "a source", "no source"]
-)
-def test_what_a_run_of_an_older_record_started_as_is_the_source_of_that_task(
-    anchor: str | None, start: SourceRun | None, ledger: Ledger
-) -> None:
-    ledger.finish(record(sources=(source("quora"), source("sts")), anchor=anchor), CURVE, PREDICTIONS)
-    file = ledger.folder(RUN) / "run.json"
-    values = json.loads(file.read_text())
-    del values["started_from"]
-    file.write_text(json.dumps(values))
-    found = ledger.find(RUN)
-    assert found is not None
-    assert found.started_from == start
 
 
 def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
@@ -618,7 +534,9 @@ def test_a_record_that_lacks_what_readers_count_on_is_refused(changes: dict[str,
     ids=str,
 )  # fmt: skip
 def test_numbers_that_no_run_has_are_refused(model: type[BaseModel], name: str, value: float) -> None:
-    whole = {Cost: record().cost, TaskScore: OWN, Parameters: Parameters(backbone=1, head=1)}[model].model_dump()
+    whole = {Cost: record().cost, TaskScore: OWN, Parameters: Parameters(backbone=1, head=1, model=2)}[
+        model
+    ].model_dump()
     with pytest.raises(ValueError, match=name):
         model.model_validate(whole | {name: value})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.records.run_record import Cost, RunRecord, TaskScore
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
 from pipeline.reporting.report import Cell, Figure, Report, Table
@@ -160,6 +160,7 @@ def _record(run: str, method: str, task: str, seed: int, text: Callable[[str], s
             other: TaskScore(metric="pearson", dev=0.25, rows=500, before=0.75),
         },
         "cost": Cost(trainable_parameters=1_234_567, seconds=12.4, examples_per_second=99.0, peak_memory_mb=512.0),
+        "parameters": Parameters(backbone=1, head=1, model=2),
         "artifact": text("adapters_store/a"),
         "provenance": {"commit": text("0123abc"), "dirty": True, text("torch"): text("2.9"), "hardware": None},
         "finished_at": text("2026-01-02T03:04:05+00:00"),

@@ -149,7 +149,7 @@ class Synthetic:
                 examples_per_second=99.0,
                 peak_memory_mb=512.0 + seed,
             ),
-            "parameters": Parameters(backbone=BACKBONE_PARAMETERS, head=HEAD),
+            "parameters": Parameters(backbone=BACKBONE_PARAMETERS, head=HEAD, model=BACKBONE_PARAMETERS + HEAD),
             "provenance": {"commit": "abc"},
             "finished_at": "2024-01-01T00:00:00+00:00",
         }

@@ -59,7 +59,8 @@ def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, 
     record = own.record("multitask", "sst", 7, recipe=Recipe.parse(recipe, "test"))
     sources = (SourceRun(task="sst", run=record.run, digest="abc"),) if started else ()
     cost = record.cost.model_copy(update={"trainable_parameters": trained})
-    joint = record.model_copy(update={"cost": cost, "sources": sources})
+    sizes = Parameters(backbone=BACKBONE, head=HEAD, model=expected)
+    joint = record.model_copy(update={"cost": cost, "sources": sources, "parameters": sizes})
     assert stored([joint], own.ledger) == expected
     # Two such models share the pretrained backbone where neither trained it.
     assert (f"backbone {WEIGHTS}" in (stored_parts(joint, own.ledger) or {})) == (
@@ -88,12 +89,6 @@ def test_frozen_embeddings_hide_no_modules_layers_or_encoders(
     assert stored([record.model_copy(update={"cost": cost, "parameters": sizes})], own.ledger) == whole
 
 
-def test_a_record_that_does_not_say_leaves_the_field_empty(own: Synthetic) -> None:
-    old = own.record("fusion", "sst", 7, parameters=None)
-    assert stored_parts(old, own.ledger) is None
-    assert stored([old], own.ledger) is None
-
-
 def test_an_adapter_is_stored_without_those_it_might_have_begun_as(own: Synthetic) -> None:
     fresh = own.record("adapter", "sst", 7)
     fusion = own.record("fusion", "sst", 7)
@@ -114,8 +109,7 @@ def ensemble(study: Synthetic, *members: RunRecord) -> RunRecord:
             seconds=0.0, examples_per_second=0.0, peak_memory_mb=0.0,
         ),
         parameters=Parameters(
-            backbone=sum(own.backbone for _, own in sizes if own is not None),
-            head=sum(own.head for _, own in sizes if own is not None),
+            **{key: sum(getattr(own, key) for _, own in sizes) for key in ("backbone", "head", "model")}
         ),
     )  # fmt: skip
 
@@ -140,7 +134,9 @@ def test_an_ensemble_is_measured_against_one_backbone_and_stores_each_once(
     )
     members = []
     for row, (weights, size) in zip(rows, backbones, strict=True):
-        record = study.record(row, "sst", 1, trained=ADAPTER, parameters=Parameters(backbone=size, head=HEAD))
+        record = study.record(
+            row, "sst", 1, trained=ADAPTER, parameters=Parameters(backbone=size, head=HEAD, model=size + HEAD)
+        )
         record = record.model_copy(update={"identity": record.identity | {"backbone": {"weights": weights}}})
         write_json(study.ledger.folder(record.run) / "run.json", record.model_dump(mode="json"))
         study.serve(record, row, "sst")

@@ -1,7 +1,5 @@
 """Which of a task's models in the store a command uses."""
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +79,8 @@ def test_an_early_look_leaves_warnings_to_the_command_unless_it_refuses(
     [
         ({"dev_rows": 500, "dev_fingerprint": "b"}, True),
         ({"dev_rows": 50, "dev_fingerprint": "b"}, True),
-        ({"dev_rows": 500}, True),  # older manifests have the number alone
-        ({"dev_rows": 50}, False),
         ({"dev_rows": 50, "dev_fingerprint": "a"}, False),
         ({"dev_rows": 25, "dev_fingerprint": "b", "part_of_dev": True}, False),
-        ({}, False),
     ],
     ids=str,
 )
@@ -146,17 +141,6 @@ def test_where_the_definition_is_not_at_hand_the_classes_that_were_trained_last_
         f"note: sst: adapter {OTHER} is used. Models of other classes, range or metric are not: fusion {FUSED}, newer;"
         f" adapter {SST}. The name sst@RUN takes one of these\n"
     )
-
-
-def test_an_older_manifest_is_as_old_as_its_file(tmp_path: Path) -> None:
-    store, task = Store(tmp_path / "store"), find_task("sst")
-    for run, classes, written in ((SST, ["bad", "good"], 2e9), (STS, list(task.classes), 1e9)):
-        file = save(store, run, meaning={**task.meaning, "classes": classes}).folder / MANIFEST
-        undated = {key: value for key, value in json.loads(file.read_text()).items() if key != "finished_at"}
-        file.write_text(json.dumps(undated))
-        os.utime(file, (written, written))
-    best = best_of(store.artifacts(), "auto")
-    assert best is not None and best.manifest.run == SST
 
 
 @pytest.mark.parametrize("runs", [(SST, STS), (STS, SST)])

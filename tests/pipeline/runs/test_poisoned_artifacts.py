@@ -113,6 +113,8 @@ def make(
         meaning=TASKS[task].meaning,
         metric="accuracy",
         dev=0.5,
+        dev_rows=100,
+        dev_fingerprint="dev",
         backbone=backbone.name,
         backbone_weights=backbone.weights_hash,
         sources=tuple(

@@ -26,7 +26,8 @@ def keep(workspace: Workspace, run: str, task: str = "films", **values: Any) -> 
     """The manifest of an adapter, in the store without its files; ``recipe`` holds what differs in its recipe."""
     recipe = Recipe(trainable="adapter", **{"encoding": "cross", **values.pop("recipe", {})})
     settings = {
-        "kind": "adapter", "seed": 1, "limit": None, "dev": 0.5, "train_rows": sha256_text("rows"),
+        "kind": "adapter", "seed": 1, "limit": None, "dev": 0.5, "dev_rows": 100, "dev_fingerprint": "dev",
+        "train_rows": sha256_text("rows"),
         "pair": task == "pairs", "metric": "accuracy", "backbone": "nano",
         "backbone_weights": workspace.backbone.weights_hash, "files": {"head.safetensors": sha256_text(run)},
         "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},

@@ -635,7 +635,7 @@ DEFAULTS = {
     "head_dropout": 0.1,
     "hidden_dropout": None,
     "epochs": None,
-    "min_steps": None,  # no least steps, 0, is no part of a name: see the next test
+    "min_steps": None,
     "learning_rate": None,
     "backbone_learning_rate": None,
     "head_learning_rate": None,
@@ -687,7 +687,7 @@ DEFAULTS = {
 
 
 def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
-    assert SCHEMA == 5
+    assert SCHEMA == 6
     flat = Recipe().flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind or a form of fusion that comes later brings settings of its own, whose defaults its tests know.
@@ -700,8 +700,8 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     [
         ({}, 400, 10, {"min_steps": 400, "evaluations": 10}),
         ({"evaluations": 3}, 400, 3, {"min_steps": 400, "evaluations": 3}),
-        ({"epochs": 4}, 0, None, {}),
-        ({"min_steps": 0}, 0, None, {}),
+        ({"epochs": 4}, 0, None, {"min_steps": 0}),
+        ({"min_steps": 0}, 0, None, {"min_steps": 0}),
         ({"min_steps": 70}, 70, None, {"min_steps": 70}),
         ({"epochs": 4, "min_steps": 70}, 70, None, {"min_steps": 70}),
     ],
@@ -709,7 +709,6 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
 def test_few_rows_get_enough_steps_unless_their_epochs_are_said(
     given: dict[str, int], least: int, evaluations: int | None, named: dict[str, int]
 ) -> None:
-    """And runs whose epochs were said keep the names that they had when no run got more."""
     recipe = resolved(STS, trainable="adapter", **given)
     assert (recipe.min_steps, recipe.evaluations, recipe.epochs) == (least, evaluations, 4)
     assert {key: recipe.identity[key] for key in ("min_steps", "evaluations") if key in recipe.identity} == named
@@ -720,7 +719,6 @@ def test_few_rows_get_enough_steps_unless_their_epochs_are_said(
 
 @pytest.mark.parametrize("form", get_args(FusionForm))
 def test_the_form_of_a_fusion_is_always_part_of_its_identity(form: str) -> None:
-    """Its default has changed, and runs of either form keep their names."""
     assert resolved(STS, trainable="fusion", fusion=form).identity["fusion"] == form
     assert "fusion" not in resolved(STS, trainable="adapter", fusion=form).identity
 
@@ -731,12 +729,12 @@ def test_the_form_of_a_fusion_is_always_part_of_its_identity(form: str) -> None:
         ({}, "probe", True),
         ({"gate_start": "probe"}, "probe", True),
         ({"gate_start": 0.5}, 0.5, True),
-        ({"gate_start": "even"}, "even", False),
-        *(({"own_adapter": own}, "even", False) for own in ("warm", "trained", "frozen", "none")),
+        ({"gate_start": "even"}, "even", True),
+        *(({"own_adapter": own}, "even", True) for own in ("warm", "trained", "frozen", "none")),
         ({"fusion": "standard", "gate_start": "even"}, None, False),
     ],
 )
-def test_even_gates_are_not_named_since_they_were_the_first(given: dict[str, Any], start: Any, named: bool) -> None:
+def test_the_start_of_gates_is_part_of_a_gated_fusions_identity(given: dict[str, Any], start: Any, named: bool) -> None:
     recipe = resolved(STS, trainable="fusion", **given)
     assert recipe.gated.start == start
     assert ("gate_start" in recipe.identity) == named

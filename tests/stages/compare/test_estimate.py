@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.run_record import Cost, RunRecord, TaskScore
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate
@@ -28,6 +28,7 @@ def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunR
         "best_epoch": 1,
         "scores": dict.fromkeys(tasks, own),
         "cost": Cost(trainable_parameters=1, seconds=14.0, examples_per_second=32.0, peak_memory_mb=1.0),
+        "parameters": Parameters(backbone=1, head=1, model=2),
         "provenance": {},
     }
     return RunRecord(**values | changes)

@@ -98,6 +98,8 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
             meaning=task.meaning,
             metric=task.metric,
             dev=0.5,
+            dev_rows=100,
+            dev_fingerprint="dev",
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             sources=tuple(
