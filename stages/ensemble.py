@@ -1,24 +1,21 @@
 """Ensembles of finished runs, from their saved predictions alone: nothing is trained and no model is run."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.data.metric_names import EnsembleRule
-from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.provenance import provenance
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
-from pipeline.runs.scoring import prediction_table
 from pipeline.settings.recipe import check_seed
-from pipeline.stats.ensembling import BEST, first_half, join
-from pipeline.stats.metrics import score
+from pipeline.stats.ensembling import BEST, first_half
 from pipeline.system.errors import PipelineError, few, noted, raise_all
 from pipeline.system.streams import notice
 
@@ -37,8 +34,8 @@ def ensemble(
     """Choose members and weights on dev, score them, and keep the ensemble under ``name``, in place of one before.
 
     Args:
-        runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, of
-            those with different dev rows the largest group. Those that cannot be read are named and left out.
+        runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, and was
+            scored on the same rows as most. The others are named and left out.
         chosen_on: ``half`` chooses members and weights on one half of dev and scores on the other, on which only the
             members' own runs chose, their epochs for one; ``all`` chooses on all of it. Of runs that are scored on rows
             apart from dev, members are chosen on all of dev and the ensemble is scored on those rows (``dev``).
@@ -57,44 +54,36 @@ def ensemble(
         saved = saved_predictions(records, task, ledger)
     else:
         records, saved = _usable(task, ledger)
-    labels, predictions, names = saved.labels, list(saved.by_run.values()), list(saved.by_run)
     chosen_on = chosen_on if saved.is_dev.all() else "dev"
-    choosing = saved.is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
-    joined = join(
-        predictions, labels, choosing, task.metric, rule, best or (BEST if runs is None else len(predictions))
-    )
-
-    def value(prediction: Prediction, part: np.ndarray) -> float:
-        return score(task.metric, prediction.values[part], labels[part])
-
-    single = int(np.argmax([value(prediction, choosing) for prediction in predictions]))
+    choosing = saved.is_dev if chosen_on == "dev" else _rows_to_choose_on(saved.labels, task, chosen_on, seed)
+    joined = saved.join(task, choosing, rule, best or (BEST if runs is None else len(saved.by_run)))
+    single = max(saved.by_run, key=lambda run: saved.score(task, saved.by_run[run], choosing))
 
     def scores(part: np.ndarray) -> Scores:
-        return Scores(
-            rows=int(part.sum()), ensemble=value(joined.prediction, part), best=value(predictions[single], part)
-        )
+        alone = saved.score(task, saved.by_run[single], part)
+        return Scores(rows=int(part.sum()), ensemble=saved.score(task, joined.prediction, part), best=alone)
 
+    marks = records[single].fingerprints(task.name)
     record = EnsembleRecord(
         name=name,
         task=task.name,
         metric=task.metric,
         meaning=task.meaning,
         rule=rule,
-        members=tuple(_member(records[names[index]], task, weight) for index, weight in joined.weights.items()),
-        best=names[single],
-        considered=tuple(names),
+        members=tuple(_member(records[run], task, weight) for run, weight in joined.weights.items()),
+        best=single,
+        considered=tuple(saved.by_run),
         chosen_on=chosen_on,
         seed=seed,
-        dev_rows=_rows_of(records[names[0]], task),
+        dev_rows="+".join(marks[split] for split in ("dev", "test") if split in marks),
         chosen=scores(choosing),
         held_out=None if chosen_on == "all" else scores(~choosing),
         provenance=provenance(),
     )
-    table = prediction_table(saved.rows, joined.prediction)
-    table.insert(2, "chosen_on", choosing)
+    joined.table.insert(2, "chosen_on", choosing)
     ensembles = Ensembles(reports)
     before = ensembles.find(name)
-    ensembles.write(record, table)
+    ensembles.write(record, joined.table)
     if before is not None and _content(before) != _content(record):
         runs_before = ", ".join(few([member.run for member in before.members]))
         notice(f"note: ensemble {name} ({before.rule} of {runs_before}) is replaced")
@@ -140,42 +129,21 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
             else:
                 problems.append(f"no run {run} in {ledger.root}")
     raise_all("--runs", problems)
-    usual = max(_by_dev_rows(records, task).values(), key=len)
-    problems = [
-        f"run {run} was scored on other dev rows ({record.scores[task.name].rows}) than the rest: leave it out"
-        for run, record in records.items()
-        if run not in usual
-    ]
-    raise_all("--runs", problems)
     return records
 
 
 def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPredictions]:
-    """Every run of :func:`_finished` with its saved predictions; what cannot be read is named and left out."""
+    """Every finished run of the task with its saved predictions; one whose predictions cannot be read, or are of other
+    rows than those of most, is named and left out."""
     finished, damaged = ledger.records()
-    records = _finished(finished.values(), task, ledger)
-    saved, unread = readable_predictions(records, task, ledger)
+    records = {run: record for run, record in finished.items() if not _misfits(record, task)}
+    saved, unread = readable_predictions(records.values(), task, ledger)
     for problem in few([*damaged.values(), *unread]):
         notice(f"warning: left out: {problem}")
     if saved is None:
-        raise PipelineError(f"no run of '{task.name}' in {ledger.root} has predictions that can be read: train one")
-    return {run: records[run] for run in saved.by_run}, saved
-
-
-def _finished(finished: Iterable[RunRecord], task: Task, ledger: Ledger) -> dict[str, RunRecord]:
-    """Those that trained on the task and were scored on the same dev rows as most."""
-    records = {record.run: record for record in finished if not _misfits(record, task)}
-    groups = _by_dev_rows(records, task)
-    if not groups:
-        raise PipelineError(f"no finished run of '{task.name}' in {ledger.root}: train some first")
-    rows, chosen = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
-    if len(chosen) < len(records):
-        count = next(iter(chosen.values())).scores[task.name].rows
-        notice(
-            f"{task.name}: {len(records) - len(chosen)} runs were scored on other dev rows than these {len(chosen)}"
-            f" ({count} rows, {rows[:8]}) and are left out; --runs names others"
-        )
-    return chosen
+        what = "has predictions that can be read" if records else "is finished"
+        raise PipelineError(f"no run of '{task.name}' in {ledger.root} {what}: train one first")
+    return records, saved
 
 
 def _misfits(record: RunRecord, task: Task) -> list[str]:
@@ -187,19 +155,6 @@ def _misfits(record: RunRecord, task: Task) -> list[str]:
     if record.described(task.name)["meaning"] != task.meaning:
         return [f"run {record.run} was trained when task '{task.name}' had other classes or range"]
     return []
-
-
-def _by_dev_rows(records: dict[str, RunRecord], task: Task) -> dict[str, dict[str, RunRecord]]:
-    groups: dict[str, dict[str, RunRecord]] = {}
-    for run, record in records.items():
-        groups.setdefault(_rows_of(record, task), {})[run] = record
-    return groups
-
-
-def _rows_of(record: RunRecord, task: Task) -> str:
-    """The fingerprint of the rows of ``task`` that a run chose by, and of the others that it was scored on."""
-    data = record.fingerprints(task.name)
-    return "+".join(str(data[kind]) for kind in ("dev", "test") if kind in data)
 
 
 def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:

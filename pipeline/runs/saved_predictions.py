@@ -1,16 +1,22 @@
 """What finished runs predicted, as the ledger keeps it: the same rows of each, checked."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Ledger, train_again
+from pipeline.records.run_record import RunRecord
+from pipeline.runs.scoring import prediction_table
+from pipeline.stats.ensembling import join
+from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError, noted, raise_all
 
 
@@ -28,27 +34,56 @@ class SavedPredictions:
     def labels(self) -> np.ndarray:
         return self.rows["label"].to_numpy()
 
+    def join(
+        self, task: Task, choosing: np.ndarray, rule: EnsembleRule, best: int, most: int | None = None
+    ) -> "Joined":
+        """An ensemble of the runs; arguments as those of :func:`pipeline.stats.ensembling.join`."""
+        runs, predictions = [*self.by_run], [*self.by_run.values()]
+        joined = join(predictions, self.labels, choosing, task.metric, rule, best, most)
+        weights = {runs[index]: weight for index, weight in joined.weights.items()}
+        return Joined(weights, joined.prediction, prediction_table(self.rows, joined.prediction))
 
-def saved_predictions(runs: Iterable[str], task: Task, ledger: Ledger) -> SavedPredictions:
-    """The predictions of all ``runs``; a :class:`PipelineError` if those of one cannot be read or are of other rows."""
-    saved, problems = readable_predictions(runs, task, ledger)
+    def score(self, task: Task, prediction: Prediction, part: np.ndarray) -> float:
+        """The task's metric of a prediction on a part (B,) of the rows."""
+        return score(task.metric, prediction.values[part], self.labels[part])
+
+
+class Joined(NamedTuple):
+    """An ensemble: the weights of the runs that take part, and what they predict together, also as a table."""
+
+    weights: dict[str, float]
+    prediction: Prediction
+    table: pd.DataFrame
+
+
+def saved_predictions(records: Mapping[str, RunRecord], task: Task, ledger: Ledger) -> SavedPredictions:
+    """The predictions of all runs; a :class:`PipelineError` if those of one cannot be read or are of other rows."""
+    saved, problems = readable_predictions(records.values(), task, ledger)
     raise_all("saved predictions", problems)
     assert saved is not None
     return saved
 
 
-def readable_predictions(runs: Iterable[str], task: Task, ledger: Ledger) -> tuple[SavedPredictions | None, list[str]]:
-    """The predictions of those of ``runs`` that can be read and are of the same rows as most; why others are not."""
+def readable_predictions(
+    records: Iterable[RunRecord], task: Task, ledger: Ledger
+) -> tuple[SavedPredictions | None, list[str]]:
+    """The predictions of the runs whose predictions can be read and are of the same rows as most; why others are not.
+
+    Between equally many, those of the runs that come first.
+    """
     tables: dict[str, pd.DataFrame] = {}
+    rows: dict[str, tuple[Any, ...]] = {}
     problems: list[str] = []
-    for run in runs:
+    for record in records:
         with noted(problems):
-            tables[run] = _table_of(run, task, ledger)
-    alike = ["id", "label", "is_dev"]
-    rows = {run: tuple(table[alike].itertuples(index=False, name=None)) for run, table in tables.items()}
+            table = tables[record.run] = _table_of(record.run, task, ledger)
+            marks = record.fingerprints(task.name)
+            same = table[["id", "label", "is_dev"]].itertuples(index=False, name=None)
+            rows[record.run] = (marks.get("dev"), marks.get("test"), *same)
     usual = Counter(rows.values()).most_common(1)[0][0] if rows else ()
     problems += [
-        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: {train_again(run)}"
+        f"{ledger.folder(run)}: its predictions are of other rows than those of most runs: leave it out, or"
+        f" {train_again(run)}"
         for run in tables
         if rows[run] != usual
     ]

@@ -18,13 +18,13 @@ from pipeline.records.store import SourceRun
 from pipeline.runs.once import get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.saved_predictions import saved_predictions
-from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import JoinedBy
-from pipeline.stats.ensembling import BEST, join
-from pipeline.stats.metrics import score
+from pipeline.stats.ensembling import BEST
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process
+
+_OF_A_MEMBER = ("train_rows", "limit", "dev_in_train", "test_in_train", "added")
 
 
 class EnsembleRun:
@@ -84,18 +84,17 @@ class EnsembleRun:
         return on_main_process(self._join)
 
     def _join(self) -> RunRecord:
-        ledger, task, metric = self.workspace.ledger, self.task, self.task.metric
+        ledger, task = self.workspace.ledger, self.task
         saved = saved_predictions(self.members, task, ledger)
-        labels, chooses = saved.labels, saved.is_dev
+        chooses = saved.is_dev
         if chooses.all():
             raise PipelineError(f"{self.title}: all rows of '{task.name}' select members: none is left to score it on")
-        joined = join(list(saved.by_run.values()), labels, chooses, metric, self.rule, self.most or BEST, self.most)
-        dev, test = (score(metric, joined.prediction.values[part], labels[part]) for part in (chooses, ~chooses))
-        names = list(saved.by_run)
-        taken = [self.members[names[index]] for index in joined.weights]
+        joined = saved.join(task, chooses, self.rule, self.most or BEST, self.most)
+        dev, test = (saved.score(task, joined.prediction, part) for part in (chooses, ~chooses))
+        taken = [self.members[run] for run in joined.weights]
         first = next(iter(self.members.values()))
         own = first.score(task.name)
-        sizes = [each.parameters for each in taken]
+        counts = [each.parameters.model_dump() for each in taken]
         record = RunRecord(
             run=self.name,
             kind="ensemble",
@@ -106,18 +105,14 @@ class EnsembleRun:
             best_epoch=0,
             scores={
                 task.name: TaskScore(
-                    metric=metric,
+                    metric=task.metric,
                     dev=dev,
                     rows=int(chooses.sum()),
                     test=test,
                     test_rows=int((~chooses).sum()),
                     recipe=own.recipe or first.recipe,
                     pair=task.is_pair,
-                    train_rows=own.train_rows,
-                    limit=own.limit,
-                    dev_in_train=own.dev_in_train,
-                    test_in_train=own.test_in_train,
-                    added=own.added,
+                    **{key: getattr(own, key) for key in _OF_A_MEMBER},
                 )
             },
             cost=Cost(
@@ -126,15 +121,10 @@ class EnsembleRun:
                 examples_per_second=0.0,
                 peak_memory_mb=0.0,
             ),
-            parameters=Parameters(
-                backbone=sum(each.backbone for each in sizes),
-                head=sum(each.head for each in sizes),
-                model=sum(each.model for each in sizes),
-            ),
+            parameters=Parameters(**{part: sum(each[part] for each in counts) for part in Parameters.model_fields}),
             provenance=provenance(),
         )
-        table = prediction_table(saved.rows, joined.prediction)
-        table["split"] = np.where(chooses, "dev", "test")
+        table = joined.table.assign(split=np.where(chooses, "dev", "test"))
         curve = [{"epoch": 0, "loss": None, "dev": dev, "learning_rate": 0.0, "examples": 0, "seconds": 0.0}]
         ledger.finish(record, curve, {task.name: table})
         return record
