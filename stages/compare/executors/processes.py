@@ -1,7 +1,6 @@
 """Cells in several processes of this machine, which share its cores and GPUs."""
 
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
 
 import torch
 
@@ -17,7 +17,6 @@ from pipeline.system.process import cores
 from pipeline.training.devices import on_gpu
 from pipeline.training.memory import host_gb_for_each
 from pipeline.training.progress import console
-from stages.compare.executors.frames import receive, send
 from stages.compare.executors.pool import Outcome, Pool, lost
 
 _ENDING_SECONDS = 60.0
@@ -44,9 +43,9 @@ def processes(jobs: int, retries: int = 3) -> Iterator[Pool]:
 
 
 class _Worker:
-    """A process, and the threads that read from it: outcomes into a queue, lines onto our standard error."""
+    """A process that carries out one cell at a time; what it prints to standard error is printed here."""
 
-    def __init__(self, place: int, environment: Mapping[str, str], events: "queue.SimpleQueue[_Event]") -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self.cell: int | None = None
         # A session of its own: of Ctrl-C in a terminal it learns from us, once.
         self.process = subprocess.Popen(
@@ -57,22 +56,30 @@ class _Worker:
             env=environment,
             start_new_session=True,
         )
-        self._events, self._place = events, place
-        self._threads = [threading.Thread(target=read, daemon=True) for read in (self._outcomes, self._lines)]
-        for thread in self._threads:
-            thread.start()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        # Connections close what they are given, as the process does.
+        self.work = Connection(os.dup(self.process.stdin.fileno()), readable=False)
+        self.outcomes = Connection(os.dup(self.process.stdout.fileno()), writable=False)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self._lines = threading.Thread(target=self._print_lines, daemon=True)
+        self._lines.start()
 
     def start(self, cell: int, work: bytes) -> None:
-        assert self.process.stdin is not None
         self.cell = cell
-        with suppress(BrokenPipeError):  # it was killed while it was idle; its end is an event of its own
-            send(self.process.stdin.fileno(), work)
+        with suppress(BrokenPipeError):  # it was killed while it was idle, as :meth:`outcome` will say
+            self.work.send_bytes(work)
+
+    def outcome(self) -> Outcome | None:
+        """How its cell ended, when :attr:`outcomes` can be read; None: the process has ended."""
+        with suppress(EOFError, OSError):
+            outcome: Outcome = self.outcomes.recv()
+            return outcome
+        return None
 
     def close(self) -> None:
         """Ask it to end; see :mod:`stages.compare.executors.worker`."""
-        assert self.process.stdin is not None
-        with suppress(OSError):
-            self.process.stdin.close()
+        self.work.close()
 
     def join(self, seconds: float) -> None:
         try:
@@ -80,30 +87,17 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        for thread in self._threads:
-            thread.join(1.0)
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
+        self._lines.join(1.0)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self.outcomes.close()
 
-    def _outcomes(self) -> None:
-        assert self.process.stdout is not None
-        try:
-            while True:
-                self._events.put((self._place, self, receive(self.process.stdout.fileno())))
-        except (EOFError, OSError, ValueError):
-            self._events.put((self._place, self, None))
-
-    def _lines(self) -> None:
+    def _print_lines(self) -> None:
         assert self.process.stderr is not None
         with suppress(OSError, ValueError):
             for line in self.process.stderr:
                 text = line.decode(errors="backslashreplace").rstrip("\n")
                 console.print(text, markup=False)
-
-
-_Event = tuple[int, _Worker, Outcome | None]
-"""A worker's place, the worker, and the outcome of its cell; None: the process has ended."""
 
 
 class _Processes:
@@ -115,7 +109,6 @@ class _Processes:
             names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
             for place, environment in enumerate(self._environments):
                 environment["CUDA_VISIBLE_DEVICES"] = names[place % len(names)]
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._workers: dict[int, _Worker] = {}
         self._waiting: list[tuple[int, bytes]] = []
         self._work: dict[int, bytes] = {}
@@ -131,11 +124,13 @@ class _Processes:
         self._distribute()
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
-        ended: list[tuple[int, Outcome]] = []
-        with suppress(queue.Empty):
-            ended += self._handle(*self._events.get(timeout=seconds))
-            while True:
-                ended += self._handle(*self._events.get_nowait())
+        ready = wait([worker.outcomes for worker in self._workers.values()], seconds)
+        ended = [
+            each
+            for place, worker in [*self._workers.items()]
+            if worker.outcomes in ready
+            for each in self._handle(place, worker)
+        ]
         self._distribute()
         return ended
 
@@ -153,13 +148,13 @@ class _Processes:
                 return
             worker = self._workers.get(place)
             if worker is None:
-                worker = self._workers[place] = _Worker(place, self._environments[place], self._events)
+                worker = self._workers[place] = _Worker(self._environments[place])
             if worker.cell is None:
                 worker.start(*self._waiting.pop(0))
 
-    def _handle(self, place: int, worker: _Worker, outcome: Outcome | None) -> list[tuple[int, Outcome]]:
+    def _handle(self, place: int, worker: _Worker) -> list[tuple[int, Outcome]]:
         cell, worker.cell = worker.cell, None
-        if outcome is not None:
+        if (outcome := worker.outcome()) is not None:
             assert cell is not None
             del self._work[cell]
             return [(cell, outcome)]

@@ -9,9 +9,9 @@ import queue
 import signal
 import sys
 import threading
+from multiprocessing.connection import Connection
 
 from pipeline.system import process, streams
-from stages.compare.executors.frames import receive, send
 from stages.compare.executors.pool import carried_out
 
 
@@ -19,7 +19,7 @@ def main() -> int:
     process.handle_signals()
     process.set_up()
     # Outcomes have standard output's place to themselves.
-    tasks, outcomes = os.dup(0), os.dup(1)
+    tasks, outcomes = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
     streams.set_up()
     waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -28,10 +28,10 @@ def main() -> int:
     def read() -> None:
         try:
             while True:
-                work = receive(tasks)
+                work = tasks.recv_bytes()
                 busy.set()  # here: the main process may be gone before the other thread has woken up
                 waiting.put(work)
-        except EOFError:
+        except (EOFError, OSError):
             waiting.put(None)
             if busy.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -41,7 +41,7 @@ def main() -> int:
         while (work := waiting.get()) is not None:
             outcome = carried_out(work)
             busy.clear()
-            send(outcomes, outcome)
+            outcomes.send(outcome)
     except KeyboardInterrupt as interrupt:
         return process.interrupt_status(interrupt)
     except BrokenPipeError:  # the main process was killed; what the cell finished is in the ledger

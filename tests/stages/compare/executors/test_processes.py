@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import pytest
 
 from pipeline.system.errors import MachineError, PipelineError
 from pipeline.system.process import cores
-from stages.compare.executors.frames import send
 from stages.compare.executors.pool import Outcome, Pool
 from stages.compare.executors.processes import _Processes, processes
 from tests.processes import in_a_process
@@ -140,7 +140,7 @@ sys.exit(worker.main())
 def test_a_worker_whose_main_process_ends_before_it_takes_its_cell_is_interrupted(tmp_path: Path) -> None:
     with in_a_process(LATE, tmp_path) as worker:
         assert worker.stdin is not None
-        send(worker.stdin.fileno(), pickle.dumps(partial(time.sleep, 10)))
+        Connection(os.dup(worker.stdin.fileno()), readable=False).send_bytes(pickle.dumps(partial(time.sleep, 10)))
         worker.stdin.close()
         assert worker.wait(60) == 128 + signal.SIGTERM
 
