@@ -1,20 +1,18 @@
 """The model of a run before its first step, and what was chosen to make it: adapters, their gates, a warm start."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from pydantic import BaseModel, Field
-from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import members_of
 from pipeline.methods.gated import own_member, set_gates
 from pipeline.models.backbone import Backbone
-from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, build_for_training
 from pipeline.runs.gates import choose_gates
@@ -64,31 +62,23 @@ class InitialModel:
     choice: Choice
 
 
-def initial_model(
-    request: RunRequest, parts: Parts, backbone: Backbone, ledger: Ledger, run: str, choose: Callable[[], Choice]
-) -> InitialModel:
-    """Let ``choose`` decide, unless ``run`` has chosen before; then build the model.
-
-    Args:
-        parts: those of ``request``, resolved.
-        run: its name; what it has chosen is kept with its checkpoint.
-        choose: :meth:`Chooser.choose`.
-    """
+def initial_model(chooser: "Chooser", run: str) -> InitialModel:
+    """Build the model of ``run`` by what it chose before, which is kept with its checkpoint, or else by ``chooser``."""
+    request, parts, ledger = chooser.request, chooser.parts, chooser.workspace.ledger
     by_run = {adapter.manifest.run: adapter for adapter in request.adapters}
     file = ledger.checkpoint_file(run).parent / "choice.json"
     choice = _kept(file, by_run)
     if choice is None:
-        choice = choose()
+        choice = chooser.choose()
         if request.adapters and is_main_process():
             make_folder(file.parent)
             write_json(file, choice.model_dump(mode="json"))
     fused = tuple(by_run[name] for name in choice.fused)
     initial = None if choice.initial is None else by_run[choice.initial]
-    built = build_for_training(replace(request, adapters=fused), parts, backbone, ledger, initial)
+    built = build_for_training(replace(request, adapters=fused), parts, chooser.backbone, ledger, initial)
     if choice.gates is not None:
-        task, recipe, _ = first_of(parts)
-        members = members_of(recipe, task.name, [each.manifest.task for each in fused])
-        set_gates(built.model.of(task.name).backbone, members, choice.gates)
+        members = members_of(chooser.recipe, chooser.task.name, [each.manifest.task for each in fused])
+        set_gates(built.model.of(chooser.task.name).backbone, members, choice.gates)
     return InitialModel(built, fused, initial, choice)
 
 
@@ -128,16 +118,22 @@ class Chooser:
         return first_of(self.parts).recipe
 
     def choose(self) -> Choice:
+        task, recipe, accelerator = self.task, self.recipe, self.scoring.accelerator
         started = time.perf_counter()
         initial, scores = self._start()
         fused = self._fused(initial)
         seconds, gates = time.perf_counter() - started, None
-        if self.recipe.form.probes_gates:
-            candidates, encoder = self._members(fused), self._fusion_of(fused, initial)
+        if recipe.form.probes_gates:
+            # The encoder of the fusion as it is before its gates are chosen.
+            request = replace(self.request, adapters=fused)
+            built = build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
+            encoder = built.model.of(task.name).backbone
+            members = members_of(recipe, task.name, [each.manifest.task for each in fused])
+            own = own_member(recipe, task.name, members)
+            sources, warm = [name for name in members if name != own], initial is not None
             started = time.perf_counter()  # building the model is no part of the choice
-            gates = self._gates(candidates, encoder, warm=initial is not None)
-            kept = {*gates, own_member(self.recipe, self.task.name, candidates)}  # the own one that has no gate
-            fused = tuple(each for each in fused if each.manifest.task in kept)
+            gates = choose_gates(encoder, members, sources, task, recipe, self.rows, self.backbone, accelerator, warm)
+            fused = tuple(each for each in fused if each.manifest.task in {*gates, own})  # the own one may have no gate
             seconds += time.perf_counter() - started
         return Choice(
             fused=tuple(each.manifest.run for each in fused),
@@ -146,9 +142,6 @@ class Chooser:
             seconds=seconds,
             **scores,
         )
-
-    def _is_own(self, adapter: Artifact) -> bool:
-        return adapter.manifest.task == self.task.name
 
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
@@ -165,32 +158,14 @@ class Chooser:
     def _fused(self, initial: Artifact | None) -> tuple[Artifact, ...]:
         """The adapters that the model is built on, before probes choose among them: of a fusion the target's own, if it
         is there, and the best of the others."""
-        adapters, recipe = self.request.adapters, self.recipe
-        if recipe.fuses_as is None:
-            return adapters
-        others = [each for each in adapters if not self._is_own(each)]
-        most = recipe.fusion.best
+        adapters, recipe, most = self.request.adapters, self.recipe, self.recipe.fusion.best
         if recipe.form.probes_gates and len(self.rows) >= LEAST_ROWS:
             most = min(most or MOST_SOURCES, MOST_SOURCES)
-        if most is not None:
-            accelerator = self.scoring.accelerator
-            others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator)
-            if initial is not None and recipe.form.anchored:  # it starts as this one
-                others = [*others, initial]
-        return tuple(each for each in adapters if each in others or self._is_own(each))
-
-    def _members(self, fused: Sequence[Artifact]) -> list[str]:
-        return members_of(self.recipe, self.task.name, [each.manifest.task for each in fused])
-
-    def _fusion_of(self, fused: tuple[Artifact, ...], initial: Artifact | None) -> PreTrainedModel:
-        """The encoder of the fusion, as it is before its gates are chosen."""
-        request = replace(self.request, adapters=fused)
-        built = build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
-        return built.model.of(self.task.name).backbone
-
-    def _gates(self, candidates: Sequence[str], encoder: PreTrainedModel, warm: bool) -> dict[str, float]:
-        task, recipe = self.task, self.recipe
-        own = own_member(recipe, task.name, candidates)
-        gated = [name for name in candidates if name != own]
+        if recipe.fuses_as is None or most is None:
+            return adapters
+        others = [each for each in adapters if each.manifest.task != self.task.name]
         accelerator = self.scoring.accelerator
-        return choose_gates(encoder, candidates, gated, task, recipe, self.rows, self.backbone, accelerator, warm)
+        taken = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator)
+        if initial is not None and recipe.form.anchored:  # it starts as this one
+            taken = [*taken, initial]
+        return tuple(each for each in adapters if each in taken or each not in others)

@@ -156,7 +156,8 @@ class TrainingRun:
         start = self._initial_model(scorings[self.task.name])
         model = start.built.model
         combine = self._surgery(model)
-        batching = self._batching(accelerator)
+        tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
+        batching = Batching(self.parts, self.data, tokenizer, self.request.seed, cache_bytes, accelerator)
         data = batching.training_data(model, scorings)
         self._tell_cut(batching, scorings)
         self._tell_few_steps(data.epochs * data.batches_per_epoch)
@@ -192,7 +193,7 @@ class TrainingRun:
         """The model before its first step, and a note of what its sources have seen of the rows that choose."""
         request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
-        start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
+        start = initial_model(chooser, self.name)
         if is_main_process() and request.adapters and not workspace.is_study:
             option = "--start-from" if request.kind == "adapter" else "--sources"
             for note in seen_notes(self.task, scoring.rows, self._built_on(start), workspace, option):
@@ -206,10 +207,6 @@ class TrainingRun:
         """
         taken = () if self.request.kind == "adapter" else start.adapters
         return self.sources((*taken, *(() if start.initial is None else (start.initial,))))
-
-    def _batching(self, accelerator: Accelerator) -> Batching:
-        tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
-        return Batching(self.parts, self.data, tokenizer, self.request.seed, cache_bytes, accelerator)
 
     def _tell_cut(self, batching: Batching, scorings: Mapping[str, Scoring]) -> None:
         """Say how many rows of each task are longer than what is read of them."""

@@ -5,18 +5,107 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.request import RunRequest
+from pipeline.runs.sources import Fusion
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.training.process_group import on_main_process
 from stages.compare.ensembles import EnsembleRun
-from stages.compare.known import Known
 from stages.compare.plan import Job
 from stages.pretrain import pretraining_seconds
 
 
-class Jobs:
+class Known:
+    """Outcome of each finished job: its run, or why it failed. A job can start when all that it builds on has finished.
+
+    The scores of a run stand without its model. If the model is lost but something needs it, the run is trained again.
+    """
+
+    def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
+        self.workspace, self.kept = workspace, kept
+        self.outcomes: dict[Job, RunRecord | PipelineError] = {}
+        self.lost: dict[Job, RunRecord] = {}
+        """Runs that are to be trained again, or failed to be, because their models are lost."""
+
+    def get(self, job: Job, with_model: bool = False) -> RunRecord:
+        """The run of a job; its error if it failed, or something it builds on did.
+
+        Args:
+            with_model: whether its model is needed too, so that a run whose model could not be made again has failed.
+        """
+        if job in self.lost and not with_model:
+            return self.lost[job]
+        outcome = self.outcomes[job]
+        if isinstance(outcome, PipelineError):
+            raise outcome
+        return outcome
+
+    def can_run(self, job: Job) -> bool:
+        return all(other in self.outcomes for other in job.built_on)
+
+    def failed(self, job: Job) -> bool:
+        """Whether a job that can be run will fail, because something it builds on has, or its trials have."""
+        models = job.takes_models_of
+        if any(self._failed(each, with_model=each in models) for each in (*job.needs, *models)):
+            return True
+        return bool(job.trials) and (not self.tried(job) or self._failed(self.best_trial(job), with_model=True))
+
+    def tried(self, job: Job) -> dict[Job, RunRecord]:
+        """The trials of a job that did not fail, and their runs."""
+        return {trial: self.get(trial) for trial in job.trials if not self._failed(trial)}
+
+    def _failed(self, job: Job, with_model: bool = False) -> bool:
+        is_lost = job in self.lost and not with_model
+        return not is_lost and isinstance(self.outcomes.get(job), PipelineError)
+
+    def best_trial(self, job: Job) -> Job:
+        """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
+        dev = {trial: record.dev for trial, record in self.tried(job).items()}
+        return job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
+
+    def run(self, job: Job) -> TrainingRun | EnsembleRun:
+        """The run of a job, which is identified by those that it builds on."""
+        keep_weights = job in self.kept
+        if job.trials:
+            job = self.best_trial(job)
+            if job in self.outcomes:  # what failed is not tried again
+                self.get(job, with_model=True)
+        kind, workspace = KINDS[job.kind], self.workspace.on(job.backbone)
+        models = {each: self.get(each, with_model=True) for each in job.takes_models_of}
+        sources = [models.get(need) or self.get(need) for need in job.needs]
+        if kind.is_ensemble:
+            return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
+        parts, adapters = job.parts_in(workspace), self._adapters(sources) if kind.takes_adapters else ()
+        if kind.takes == "fusion":
+            ((task, recipe, limit),) = parts
+            request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
+        else:
+            # Sequential fine-tuning gets a new head (Phang et al. 2019): the source's stays behind.
+            start = sources[0] if sources and not kind.takes_adapters else None
+            request = RunRequest(
+                job.kind,
+                parts,
+                job.seed,
+                adapters=adapters,
+                in_turn=job.in_turn,
+                start=start,
+                keep_weights=keep_weights,
+            )
+        return TrainingRun(request, workspace)
+
+    def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
+        """The sources' adapters, one a task: the best on dev, of equal ones the first."""
+        best: dict[str, RunRecord] = {}
+        for record in sources:
+            best[record.task] = max(best.get(record.task, record), record, key=lambda each: each.dev)
+        return tuple(map(self.workspace.adapter_of, best.values()))
+
+
+class Jobs(Known):
     """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
 
     What is finished stands on its record. Its model must be there only if the job is among those ``kept``, whose models
@@ -27,13 +116,13 @@ class Jobs:
     """
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job], read: Set[Job]) -> None:
-        self.jobs, self.workspace = jobs, workspace
+        self.jobs = jobs
         self._wanted = _with_trials(kept)
         continuing = (job for job in jobs if not KINDS[job.kind].takes_adapters)
         continued = _with_trials(need for job in continuing for need in job.takes_models_of)
-        self.known = Known(workspace, self._wanted | continued | _with_trials(read))
+        super().__init__(workspace, self._wanted | continued | _with_trials(read))
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
-        self.known.outcomes = on_main_process(self._look_up)
+        self.outcomes = on_main_process(self._look_up)
         self._miss_lost_models()
 
     def want(self, jobs: Set[Job]) -> None:
@@ -43,12 +132,8 @@ class Jobs:
 
     def find(self, job: Job) -> RunRecord | None:
         """The run whose scores are those of a job; None if it is missing or failed."""
-        outcome = self.known.lost.get(job) or self.known.outcomes.get(job)
+        outcome = self.lost.get(job) or self.outcomes.get(job)
         return outcome if isinstance(outcome, RunRecord) else None
-
-    def get(self, job: Job) -> RunRecord:
-        """The run whose scores are those of a job that is not missing; see :meth:`Known.get`."""
-        return self.known.get(job)
 
     def seconds(self, job: Job) -> float:
         """Training time of a finished job, of each run that it needed, and of the pretraining of their backbones.
@@ -73,7 +158,7 @@ class Jobs:
     @property
     def missing(self) -> list[Job]:
         """The jobs that are neither finished nor have failed."""
-        return [job for job in self.jobs if job not in self.known.outcomes]
+        return [job for job in self.jobs if job not in self.outcomes]
 
     @property
     def to_train(self) -> list[Job]:
@@ -82,7 +167,7 @@ class Jobs:
 
     def trials(self, job: Job) -> list[RunRecord]:
         """The runs of the trials of a job that did not fail."""
-        return [*self.known.tried(job).values()]
+        return [*self.tried(job).values()]
 
     def source_trials(self, job: Job) -> list[RunRecord]:
         """The trials behind what a finished job is built on, without the runs that were taken."""
@@ -92,7 +177,7 @@ class Jobs:
 
     def finish(self, job: Job, record: RunRecord) -> None:
         """Note a run. One that was lost may come out otherwise on another machine: what was built on it is missing."""
-        outcomes, lost = self.known.outcomes, self.known.lost.pop(job, None)
+        outcomes, lost = self.outcomes, self.lost.pop(job, None)
         outcomes[job] = record
         if lost is None or lost.model_sha256 == record.model_sha256:
             return
@@ -102,30 +187,28 @@ class Jobs:
             if stale.isdisjoint((*other.needs, *(other.trials if other.is_choice else ()))):
                 continue
             stale.add(other)
-            self.known.lost.pop(other, None)
+            self.lost.pop(other, None)
             if isinstance(outcomes.get(other), RunRecord):
                 del outcomes[other]
         self._miss_lost_models()
 
     def fail(self, job: Job, error: PipelineError) -> None:
         """Note why a job has no run. Of one whose model was lost, what was found before stands."""
-        known, ledger = self.known, self.workspace.ledger
-        known.outcomes[job] = error
-        lost = known.lost.get(job)
+        self.outcomes[job] = error
+        lost, ledger = self.lost.get(job), self.workspace.ledger
         if lost is not None and on_main_process(lambda: ledger.find(lost.run)) is None:
-            del known.lost[job]  # it failed when its new weights had replaced those that the record describes
+            del self.lost[job]  # it failed when its new weights had replaced those that the record describes
 
     def look_again(self) -> None:
         """Take what failed here, but was finished by another command since, from the ledger."""
-        known = self.known
-        known.outcomes = on_main_process(self._look_again)
+        self.outcomes = on_main_process(self._look_again)
         # Of these the ledger's record counts, of which another command may have made the model again.
-        known.lost = {job: record for job, record in known.lost.items() if self._has_failed(job)}
+        self.lost = {job: record for job, record in self.lost.items() if self._has_failed(job)}
 
     def tidy(self) -> None:
         """Remove what interrupted commands have left beside the finished runs."""
         if is_main_process():
-            for job in self.known.outcomes:
+            for job in self.outcomes:
                 self.workspace.ledger.tidy(self.get(job).run)
 
     def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
@@ -134,15 +217,14 @@ class Jobs:
         One whose sources are unfinished cannot be identified and counts as missing. So does one that continues a run
         which never kept its weights: their hash is part of its name.
         """
-        known = self.known
         for job in self.jobs:
-            if known.can_run(job) and (record := self._recorded(job)) is not None:
-                known.outcomes[job] = record
-        return known.outcomes
+            if self.can_run(job) and (record := self._recorded(job)) is not None:
+                self.outcomes[job] = record
+        return self.outcomes
 
     def _look_again(self) -> dict[Job, RunRecord | PipelineError]:
         """The outcomes, with what the ledger now has of jobs that failed, and of what builds on these."""
-        outcomes, found = self.known.outcomes, set[Job]()
+        outcomes, found = self.outcomes, set[Job]()
         for job in self.jobs:
             if not self._has_failed(job) and found.isdisjoint(job.built_on):
                 continue
@@ -153,13 +235,13 @@ class Jobs:
         return outcomes
 
     def _has_failed(self, job: Job) -> bool:
-        return isinstance(self.known.outcomes.get(job), PipelineError)
+        return isinstance(self.outcomes.get(job), PipelineError)
 
     def _recorded(self, job: Job) -> RunRecord | None:
         """The ledger's record of a job that can be run."""
         if self._continues_no_weights(job):
             return None
-        run = self.known.run(job)
+        run = self.run(job)
         if isinstance(run, EnsembleRun):
             return run.finished()
         return run.workspace.finished(run.name, with_model=False)
@@ -172,12 +254,12 @@ class Jobs:
         """Count as missing what has finished, but whose model is gone, and is wanted or what something missing builds
         on."""
         for job in on_main_process(self._lost_models):
-            record = self.known.outcomes.pop(job)
+            record = self.outcomes.pop(job)
             assert isinstance(record, RunRecord)
-            self.known.lost[job] = record
+            self.lost[job] = record
 
     def _lost_models(self) -> Set[Job]:
-        outcomes, needed, lost = self.known.outcomes, {*self._wanted}, set[Job]()
+        outcomes, needed, lost = self.outcomes, {*self._wanted}, set[Job]()
         for job in reversed(self.jobs):  # what a lost run is built on may be lost too
             if job in needed and job not in lost and self._has_lost_its_model(job):
                 # The best trial of a job is its run.
@@ -188,7 +270,7 @@ class Jobs:
 
     def _has_lost_its_model(self, job: Job) -> bool:
         """Whether the model of a finished run is gone; an ensemble has none."""
-        record = self.known.outcomes.get(job)
+        record = self.outcomes.get(job)
         if not isinstance(record, RunRecord) or KINDS[job.kind].is_ensemble:
             return False
         return self.workspace.on(job.backbone).finished(record.run, with_model=True) is None

@@ -12,7 +12,7 @@ from pipeline.records.ledger import RunBusy
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
-from stages.compare.known import Known
+from stages.compare.jobs import Known
 from stages.compare.plan import Job
 
 POLL_SECONDS = 0.5

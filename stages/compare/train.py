@@ -48,12 +48,12 @@ def train_in(pool: Pool, jobs: Jobs, progress: Progress) -> None:
 
 def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRun | None:
     """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
-    if not jobs.known.can_run(job):
+    if not jobs.can_run(job):
         return None
     run: TrainingRun | EnsembleRun | None = None
     try:
         with machine_errors():
-            run = jobs.known.run(job)
+            run = jobs.run(job)
             jobs.finish(job, run.get())
     except RunBusy:
         return run
@@ -125,7 +125,7 @@ class _InPool:
         """Start as many of the ``missing`` jobs as the pool takes; whether one needed no training instead."""
         for job in missing:
             number = self.numbers[job]
-            if number in self.running or not self.jobs.known.can_run(job) or self._is_busy(job):
+            if number in self.running or not self.jobs.can_run(job) or self._is_busy(job):
                 continue
             if self._settle(job):
                 return True
@@ -141,18 +141,18 @@ class _InPool:
     def _settle(self, job: Job) -> bool:
         """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
         the predictions of others."""
-        if self.jobs.known.failed(job) or KINDS[job.kind].is_ensemble or self._is_trial(job):
+        if self.jobs.failed(job) or KINDS[job.kind].is_ensemble or self._is_trial(job):
             _train(job, self.jobs, self.progress)  # a moment
-        return job in self.jobs.known.outcomes
+        return job in self.jobs.outcomes
 
     def _is_trial(self, job: Job) -> bool:
         """Whether a trial that has finished, and still has its model, is the run of a job."""
-        known = self.jobs.known
+        known = self.jobs
         is_trial = job.is_choice and known.best_trial(job) in known.outcomes
         return is_trial and known.run(job).finished() is not None
 
     def _remote_job(self, job: Job) -> bytes:
-        known = self.jobs.known
+        known = self.jobs
         outcomes = {each: known.lost.get(each) or known.outcomes[each] for each in job.built_on}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
         # A new workspace: what this process has read stays here.
@@ -170,7 +170,7 @@ class _InPool:
             if ended is None:
                 raise outcome.error or PipelineError("its worker ended without a result: see standard error")
             workspace = self.jobs.workspace.on(job.backbone)
-            self.jobs.finish(job, appeared(ended.run, workspace, job in self.jobs.known.kept))
+            self.jobs.finish(job, appeared(ended.run, workspace, job in self.jobs.kept))
         except MachineError:
             raise
         except PipelineError as error:

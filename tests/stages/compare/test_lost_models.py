@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.executors.processes import processes
-from stages.compare.known import Known
+from stages.compare.jobs import Known
 from stages.compare.plan import jobs_of, plan
 from tests.stages.compare.small import QUICK, again, study
 
