@@ -10,7 +10,6 @@ import pytest
 
 from pipeline import Model, PipelineError, load
 from pipeline.cli.app import main
-from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -207,15 +206,6 @@ def test_a_run_of_the_ledger_is_found_where_the_settings_file_says(
         assert status == 0 and out.startswith(f"full films, run {record.run}: ")
 
 
-def forgets_pairs(record: RunRecord, workspace: Workspace) -> None:
-    """Write the record as older versions did."""
-    file = workspace.ledger.folder(record.run) / "run.json"
-    values = json.loads(file.read_text())
-    for score in values["scores"].values():
-        del score["pair"]
-    file.write_text(json.dumps(values))
-
-
 @pytest.mark.parametrize("kind", ["frozen", "full"])
 def test_a_kept_run_reads_as_many_texts_as_its_task_has(
     kind: str, workspace: Workspace, quick: Callable[..., Recipe], run: Command
@@ -235,13 +225,6 @@ def test_a_kept_run_reads_as_many_texts_as_its_task_has(
         2,
         "error: task 'pairs' reads a pair of texts: give the second one with --text-b\n",
     )
-    forgets_pairs(record, workspace)
-    status, _, error = run(*both)
-    assert status == 2 and "does not say whether task 'pairs' is of pairs" in error and "--data" in error
-    with pytest.raises(PipelineError, match=r"give the folder with pairs/task.toml \(data="):
-        load(f"pairs@{record.run}", **places)
-    assert run(*both, "--data", workspace.data)[:2] == (0, out)
-    assert run(*question, "--data", workspace.data)[0] == 2
 
 
 def test_a_folder_that_lacks_some_of_a_fusions_tasks_is_no_hindrance(shop: Shop, run: Command, tmp_path: Path) -> None:
