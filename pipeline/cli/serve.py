@@ -19,7 +19,7 @@ from pipeline.cli.options import (
     need_extra,
 )
 from pipeline.cli.printing import print_explanation
-from pipeline.data.tasks import check_folder
+from pipeline.data.tasks import check_folder, find_task
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
 from pipeline.runs.kept_models import find_model, parse_model
