@@ -134,18 +134,6 @@ def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_pa
     assert pretrain(["films"], output, recipe, workspace, seed=0, limit=32).is_new
 
 
-def test_a_folder_from_before_its_files_were_listed_needs_its_weights(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    output, recipe = tmp_path / "read", QUICK.model_copy(update={"epochs": 1})
-    pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
-    record = json.loads((output / "pretraining.json").read_text())
-    del record["files"]
-    (output / "pretraining.json").write_text(json.dumps(record))
-    assert not pretrain(["films"], output, recipe, workspace, seed=0, limit=32).is_new
-    (output / "model.safetensors").unlink()
-    with pytest.raises(PipelineError, match=r"read: model\.safetensors is missing or damaged: delete the folder"):
-        pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
-
-
 def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
     data = tmp_path / "data"
     shutil.copytree(workspace.data, data)
