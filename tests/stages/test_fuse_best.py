@@ -138,7 +138,6 @@ def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
     assert record.gates == {"meals": 1.0}
     assert [source.task for source in record.sources] == ["meals"]
-    assert record.identity["own"] == "chosen"
     kept = stocked.store.find(record.run)
     assert kept is not None
     assert "films" not in restore(kept, stocked.task("films"), stocked).backbone.adapters_config

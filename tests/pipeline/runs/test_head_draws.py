@@ -86,14 +86,3 @@ def test_sequential_tuning_draws_another(workspace: Workspace, quick: Quick) -> 
     assert max(likeness(source, each) for each in heads) < 0.9
     assert likeness(*heads) < 0.9
     assert torch.equal(first_head(workspace, "films", quick, seed=0, start=start), heads[0])
-
-
-def test_what_does_not_start_keeps_its_name_and_what_does_has_another(workspace: Workspace, quick: Quick) -> None:
-    extract("meals", quick("adapter", **STILL), workspace, seed=0)
-    runs = [
-        extract("films", quick("adapter", **STILL), workspace, seed=0).record,
-        fuse("films", quick("fusion", **STILL), workspace, seed=0, sources="meals").record,
-        extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals").record,
-        fuse("films", quick("fusion", **STILL, own_adapter="warm"), workspace, seed=0, sources="meals").record,
-    ]
-    assert [each.identity.get("head") for each in runs] == [None, None, "own draw", "own draw"]
