@@ -1,6 +1,6 @@
 """How two finished runs differ: their settings, and a paired test on each task that both were scored on."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.records.ledger import Ledger
@@ -61,18 +61,18 @@ def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
 def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger) -> TaskComparison:
     """Their scores on a task, tested as one of ``family`` comparisons where their predictions can be paired."""
     first, second = ours.score(task), theirs.score(task)
+    scores = TaskComparison(task, first.value, second.value)
     if first.metric != second.metric:
-        return TaskComparison(task, first.value, second.value, why_untested="their metrics differ")
+        return replace(scores, why_untested="their metrics differ")
+    scores = replace(scores, metric=first.metric)
     try:
         tables = [ledger.predictions(each.run, task) for each in (ours, theirs)]
     except PipelineError as error:
-        return TaskComparison(task, first.value, second.value, first.metric, why_untested=str(error))
+        return replace(scores, why_untested=str(error))
     difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
     if difference is None:
-        return TaskComparison(
-            task, first.value, second.value, first.metric, why_untested="they were scored on different rows"
-        )
-    return TaskComparison(task, first.value, second.value, first.metric, difference.comparison(family))
+        return replace(scores, why_untested="they were scored on different rows")
+    return replace(scores, test=difference.comparison(family))
 
 
 def _all_settings(record: RunRecord) -> dict[str, Any]:

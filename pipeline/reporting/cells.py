@@ -42,6 +42,17 @@ def scores_cell(values: Sequence[float], used: tuple[str, ...] = (), detail: str
     return Cell(score_text(values), mean_of(values), used, detail=detail)
 
 
+def effort_cells(runs: StudyRuns, row: str, group: Sequence[Scored]) -> dict[str, Cell]:
+    """How many runs on a target a row is chosen from, where any row tunes; seconds of a run, and with its sources."""
+    tuned = any(scored.trials for scored in runs.scored)
+    by_run = {scored.record.run: scored.seconds for scored in group}  # those of trials among them
+    return {
+        **({"trials": count_cell(runs.study.trials_on_target(row))} if tuned else {}),
+        "seconds": count_cell(mean_of(by_run.values())),
+        "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+    }
+
+
 def group_cell(group: Sequence[Scored], detail: str = "") -> Cell:
     """Mean and deviation of the scores of some runs."""
     return scores_cell([scored.value for scored in group], runs_of(group), detail)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import count_cell, line_cell, share_cell
+from pipeline.reporting.cells import count_cell, effort_cells, line_cell, share_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import (
     StudyRuns,
@@ -14,8 +14,6 @@ from pipeline.reporting.runs import (
     peak_memory_of,
     records_of,
     runs_of,
-    seconds_of,
-    trials_cells,
 )
 from pipeline.settings.kinds import KINDS
 
@@ -112,9 +110,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
         "of the backbone": share_cell(trained, backbone),
         "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
         **(together if tasks > 1 else {}),
-        **{head: count_cell(number) for head, number in trials_cells(runs, row).items()},
-        "seconds": count_cell(seconds_of(group)),
-        "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        **effort_cells(runs, row, group),
         "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
         "peak memory, MB": count_cell(peak_memory_of(records)),
     }

@@ -5,7 +5,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
+from pipeline.reporting.cells import (
+    Verdicts,
+    against_reference,
+    count_cell,
+    effort_cells,
+    line_cell,
+    score_cells,
+    with_best,
+)
 from pipeline.reporting.duels import leading_fusion
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import (
@@ -15,9 +23,7 @@ from pipeline.reporting.runs import (
     once,
     peak_memory_of,
     records_of,
-    seconds_of,
     targets_at_once,
-    trials_cells,
 )
 from pipeline.reporting.text import (
     MISSING,
@@ -67,9 +73,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
         "method": line_cell(runs, line),
         **cells,
         "trainable parameters": count_cell(mean_of(record.cost.trainable_parameters for record in records)),
-        **{head: count_cell(number) for head, number in trials_cells(runs, line.row).items()},
-        "seconds": count_cell(seconds_of(group)),
-        "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        **effort_cells(runs, line.row, group),
         "peak memory, MB": count_cell(peak_memory_of(records)),
         "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }

@@ -360,20 +360,9 @@ def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     return list({scored.record.run: scored.record for scored in group}.values())
 
 
-def seconds_of(group: Iterable[Scored]) -> float | None:
-    """The mean over the runs of their seconds, those of trials among them."""
-    return mean_of({scored.record.run: scored.seconds for scored in group}.values())
-
-
 def peak_memory_of(records: Iterable[RunRecord]) -> float | None:
     """The highest peak memory of the runs, in MB; None where none was measured, as of an ensemble."""
     return max((record.cost.peak_memory_mb for record in records if record.cost.peak_memory_mb), default=None)
-
-
-def trials_cells(runs: StudyRuns, row: str) -> dict[str, int]:
-    """How many runs on a target a row is chosen from, under the head of its column; empty if no row tunes."""
-    tuned = any(scored.trials for scored in runs.scored)
-    return {"trials": runs.study.trials_on_target(row)} if tuned else {}
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -29,7 +29,7 @@ from pipeline.training.objectives import objective_of
 from stages.export import hub
 from stages.export.card import write_card
 from stages.export.check import Answers, Checked, check, compare
-from stages.export.options import check_place, names_in
+from stages.export.hub import check_place, names_in
 from stages.export.trained import TASK_FILE, Texts, Trained
 
 FormatName = Literal["onnx", "adapterhub"]
