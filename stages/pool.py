@@ -73,13 +73,10 @@ class Pooled:
         return [mean, f"  {'; '.join(each)}", *close]
 
     def summary(self) -> dict[str, Any]:
-        test = self.comparison
+        tested = ("interval", "p_value", "verdict", "detectable")  # None without a test
         return {
             "difference": self.difference,
-            "interval": None if test is None else [*test.interval],
-            "p_value": None if test is None else test.p_value,
-            "verdict": None if test is None else test.verdict,
-            "detectable": None if test is None else test.detectable,
+            **{name: getattr(self.comparison, name, None) for name in tested},
             "close": [*self.close],
             "targets": {
                 target: {

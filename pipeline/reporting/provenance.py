@@ -125,16 +125,9 @@ def _pairs(values: Mapping[str, Any], before: str = "") -> Pairs:
     return pairs
 
 
-def _scores(curve: pd.DataFrame) -> list[tuple[float, float, float, float]]:
-    """Epoch and dev score at each point of a curve, and how far between the least and the most each is, 0 to 1.
-
-    Empty where a line would have fewer than two points.
-    """
+def _scores(curve: pd.DataFrame) -> list[tuple[float, float]]:
+    """Epoch and dev score at each point of a curve; empty where a line would have fewer than two points."""
     if not {"epoch", "dev"} <= set(curve.columns):
         return []
     scores = curve[["epoch", "dev"]].dropna().astype(float)
-    if len(scores) < 2:
-        return []
-    # A flat line runs along the bottom instead of dividing by nothing.
-    places = (scores - scores.min()) / (scores.max() - scores.min()).replace(0, 1)
-    return list(zip(scores["epoch"], scores["dev"], places["epoch"], places["dev"], strict=True))
+    return list(scores.itertuples(index=False, name=None)) if len(scores) > 1 else []
