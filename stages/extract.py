@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
+from pipeline.runs.probing import MOST_ROWS, ProbeScore, probe_score
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import starting_adapters
 from pipeline.runs.training_run import TrainingRun
@@ -12,6 +13,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_without_effect
 from pipeline.system.streams import notice
+from pipeline.training.devices import make_accelerator
 
 
 def extract(
@@ -51,3 +53,21 @@ def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Reci
     if ignored:
         flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))
         notice(f"note: {flags}: no effect on {what}")
+
+
+def beside(made: Made[RunRecord], workspace: Workspace) -> ProbeScore | None:
+    """What regression on the frozen vectors reaches on the rows of a new run, which is what the run should beat.
+
+    None for a run that was found finished, and where there are so many rows that it would take minutes.
+    """
+    record = made.record
+    part = record.own
+    if not made.is_new or part.train_rows > MOST_ROWS or record.recipe.permute_labels:
+        return None
+    task, read = workspace.task(record.task), record.recipe
+    recipe = workspace.resolve(
+        Recipe(trainable="probe", max_length=read.max_length, precision=read.precision, extra=read.extra), task
+    )
+    data = workspace.splits.of(task, part.limit, record.seed, recipe.extra)
+    accelerator = make_accelerator(recipe.precision)
+    return probe_score(task, data, recipe, workspace.backbone_for(recipe), accelerator)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
 
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.run_record import RunRecord
+    from pipeline.runs.probing import ProbeScore
     from stages.compare.compare import DryRun
     from stages.disk_usage import Usage
     from stages.doctor import Finding
@@ -72,11 +73,18 @@ def print_filled(result: str, summary: dict[str, Any], as_json: bool, **values: 
     print_result(filled(result, **values), summary, as_json)
 
 
-def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Mapping[str, float] | None = None) -> None:
+def print_run(
+    record: RunRecord,
+    as_json: bool,
+    is_new: bool = True,
+    shares: Mapping[str, float] | None = None,
+    probe: ProbeScore | None = None,
+) -> None:
     """A run's scores, cost and place; of a gated fusion also what linear probes chose.
 
     Args:
         is_new: this command has made it; else it was finished before.
+        probe: what is reached without training.
         shares: of a pruned fusion, the share of each source in the one that it was made from.
     """
     opened = {task: gate for task, gate in record.gates.items() if gate}
@@ -84,8 +92,9 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     kept = {source.task for source in record.sources} | ({record.task} if record.recipe.trains_own else set())
     print_filled(
         "run",
-        record.summary(),
+        {**record.summary(), **({"probe": probe._asdict()} if probe else {})},
         as_json,
+        probe=probe,
         record=record,
         rows=dev_rows(record),
         is_new=is_new,

@@ -76,7 +76,7 @@ def extract(
         force=running.force,
         given=training.given(**own),
     )
-    _print_trained(made, workspace, running.json)
+    _print_trained(made, workspace.apart_from(apart) if apart else workspace, running.json)
 
 
 def fuse(
@@ -131,7 +131,9 @@ def fuse(
 def _print_trained(made: Made[RunRecord], workspace: Workspace, as_json: bool) -> None:
     if not made.is_new:
         workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
-    print_run(made.record, as_json, is_new=made.is_new)
+    from stages.extract import beside
+
+    print_run(made.record, as_json, is_new=made.is_new, probe=beside(made, workspace))
 
 
 def prune(

@@ -4,6 +4,9 @@ They choose what a run starts as (:mod:`pipeline.runs.starting`), the gates of a
 the sources out of many (:mod:`pipeline.runs.ranking`) before anything is trained.
 """
 
+import time
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 import torch
@@ -11,14 +14,15 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead, Features, Head, pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
-from pipeline.runs.build import modules_of
-from pipeline.runs.scoring import splits_of
+from pipeline.runs.build import assemble, modules_of
+from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import explained_rows, solve
 from pipeline.training.objectives import output_scale
@@ -28,6 +32,8 @@ from pipeline.training.process_group import on_main_process
 TESTED_ROWS = 2000
 """Training rows on which a source is tested, as a warm start or the first of a fusion; of more, a seeded sample. With
 1,000 rows a test on half of them misses sources that one with 2,000 finds."""
+MOST_ROWS = 5000
+"""Training rows up to which :func:`probe_score` is worth its seconds: with more, training is hardly beaten by it."""
 
 
 def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
@@ -112,3 +118,23 @@ def solve_head(
     with torch.no_grad():
         head.out.weight.copy_(torch.from_numpy(weight))
         head.out.bias.copy_(torch.from_numpy(bias))
+
+
+class ProbeScore(NamedTuple):
+    """What regression on the frozen backbone's vectors reaches on the rows that a run was trained and scored on."""
+
+    dev: float
+    seconds: float
+
+
+def probe_score(task: Task, data: TaskData, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> ProbeScore:
+    """The dev score of a solved probe; the same as that of a row of kind ``probe``.
+
+    Args:
+        recipe: of a probe, resolved for ``task``.
+    """
+    started = time.perf_counter()
+    model = assemble(backbone.load().requires_grad_(False), recipe, task).to(accelerator.device)
+    solve_head(model, task, recipe, data.train, backbone, accelerator)
+    scoring = Scoring(task, data.dev, recipe, backbone, accelerator)
+    return ProbeScore(scoring.value(scoring.predict(model)), time.perf_counter() - started)

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.data.tasks import find_task
 from pipeline.models.heads import compared, joined
-from pipeline.runs.probing import features_of
+from pipeline.runs.probing import features_of, probe_score
 from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
@@ -49,6 +49,8 @@ def test_a_probe_is_the_solution_on_frozen_vectors_and_predicts(workspace: Works
     wanted = data.dev["label"].to_numpy()
     score = np.corrcoef(outputs[:, 0], wanted)[0, 1] if classes is None else (outputs.argmax(axis=1) == wanted).mean()
     assert record.dev == pytest.approx(score, abs=1e-4)
+    beside = probe_score(task, data, recipe, workspace.backbone, accelerator)
+    assert beside.dev == pytest.approx(record.dev, abs=1e-9)
     again, _ = compare(study, workspace)
     assert again.entries[0].run == record.run
 
