@@ -106,15 +106,6 @@ def test_extract_fuse_predict_from_end_to_end(
     assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("2 artifacts")
 
 
-def test_extract_says_which_flags_have_no_effect(places: list[str], run: Command, recipe: str) -> None:
-    extract = ["extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe]
-    flags = ["--adapter", "lora", "--bottleneck", "16", "--class-weights", "balanced"]
-    _, _, error = run(*extract, *flags)
-    told = [line for line in error.splitlines() if "no effect" in line]
-    assert told == ["note: --bottleneck, --class-weights: no effect on an adapter of kind 'lora' for task 'pairs'"]
-    assert "no effect" not in run(*extract, "--bottleneck", "16")[2]
-
-
 def test_fuse_says_which_flags_have_no_effect(places: list[str], run: Command, recipe: str) -> None:
     """A flag that the adapters of its sources read has one, also where none has to be trained."""
     for task in ("pairs", "films"):
@@ -233,13 +224,6 @@ def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(
     assert "error: 1 of 2 cells have no run" in error
     assert "Traceback" not in error
     assert json.loads(out.splitlines()[-1])["failed"] == 1
-
-
-def test_the_lists_show_what_there_is(run: Command) -> None:
-    assert "quora, qqp" in run("tasks", "list")[1]
-    assert json.loads(run("tasks", "show", "qqp")[1])["name"] == "quora"
-    assert "default" in run("studies", "list")[1]
-    assert json.loads(run("studies", "show", "default")[1])["reference"] == "full"
 
 
 UNKNOWN = "unknown task 'tickts'"

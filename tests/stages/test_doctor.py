@@ -184,21 +184,6 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     assert state == "problem" and text.startswith("ensemble both cannot predict")
 
 
-def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
-    save_ensemble(place / "reports", "both", RUN)
-    (place / "reports" / "ensembles" / "both" / "ensemble.json").write_text("{")
-    found = [text for state, text in lines_of("ledger", diagnosis()[1]) if state == "problem"]
-    assert len(found) == 1 and "ensembles/both/ensemble.json: " in found[0]
-
-
-def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:
-    for number in range(9):
-        (place / f"store/adapters/sst/{number:012x}").mkdir()
-    status, findings = diagnosis()
-    problems = lines_of("store", findings)
-    assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more ")
-
-
 @pytest.mark.parametrize(("free", "state"), [(2**20, "problem"), (2**31, "note"), (2**40, "ok")])
 def test_a_disk_that_fills_up_is_seen_before_it_is_full(
     free: int, state: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
@@ -265,25 +250,3 @@ def test_the_hub_answers_fails_or_is_not_there(
     assert "cannot be reached" in text
     monkeypatch.setattr(doctor, "ENDPOINT", "nonsense")
     assert hub()[0] == "note"
-
-
-@pytest.mark.parametrize("topic", ["cores", "memory", "device", "precision"])
-def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
-    monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
-    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 2.0, "bf16": 0.5})
-    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
-    expected = {
-        "cores": ("note", "load 1000.0"),
-        "memory": ("note", "0.0 GiB free"),
-        "device": ("ok" if not Path("/proc/driver/nvidia/version").exists() else "note", "CPU"),
-        "precision": ("ok", "speed fp32 1.0 x, bf16 4.0 x; fastest bf16; --precision auto is fp32"),
-    }
-    (state, text), (wanted, part) = lines_of(topic, diagnosis()[1])[0], expected[topic]
-    assert state == wanted
-    assert part in text
-
-
-def test_the_measurement_runs_here() -> None:
-    seconds = doctor._product_seconds()
-    assert "fp32" in seconds and min(seconds.values()) > 0

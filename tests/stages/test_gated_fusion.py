@@ -62,17 +62,6 @@ def test_a_target_without_an_adapter_is_fused_from_others_alone(
     assert shares.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
 
 
-def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
-    workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any
-) -> None:
-    """The same run with and without it in the store, and when it is named."""
-    first = fuse("films", recipe(), workspace, seed=1).record
-    extract("films", quick("adapter"), workspace, seed=1)
-    assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).record.run == first.run
-    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="films,meals,pairs").record
-    assert named.run == first.run
-
-
 @pytest.mark.parametrize("chosen", ["pairs", None])
 def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefers(
     chosen: str | None,

@@ -89,17 +89,6 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     assert file.read_text() == ROWS
 
 
-def test_an_output_may_stand_beside_the_input_and_replace_another(
-    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
-) -> None:
-    extract("films", quick("adapter", epochs=1), workspace, seed=1, limit=16)
-    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
-    file.write_text(ROWS)
-    out.write_text("old")
-    predict("films", file, out, workspace, using="auto", batch_size=8, precision="fp32")
-    assert len(pd.read_csv(out)) == 2
-
-
 @pytest.fixture
 def trained(workspace: Workspace, quick: Callable[..., Recipe]) -> Workspace:
     """A store with an adapter of ``films``, which reads one text, and of ``pairs``."""

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from safetensors.torch import load_file
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs import initial
-from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.resolve import resolve
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
@@ -127,23 +124,6 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
         assert all(torch.equal(state[name], tensor) for name, tensor in stored.items())
 
 
-def test_fusion_starts_its_head_from_stage_one(
-    workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
-) -> None:
-    from pipeline.runs.build import build_for_training
-
-    chosen = Fusion(workspace.task("films"), quick("fusion", fusion="anchored"), workspace).choose(None, seed=1)
-    own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
-    for head_start, form in product((True, False), ("standard", "anchored")):
-        recipe = resolve(quick("fusion", head_start=head_start, fusion=form), workspace.task("films"), "fp32")
-        request = RunRequest.single("fusion", workspace.task("films"), recipe, 1, adapters=chosen)
-        parts = {"films": Part(workspace.task("films"), recipe)}
-        built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)
-        head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
-        assert torch.equal(built.model.of("films").head.out.weight, head["out.weight"]) == head_start
-        assert len(built.without_decay) == (4 if form == "standard" else 0)
-
-
 def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion", fusion="anchored")
 
@@ -240,17 +220,6 @@ def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folde
             "films", data_folder / "films" / "dev.csv", tmp_path / "o.csv", again(workspace),
             using="adapter", batch_size=8, precision="fp32",
         )  # fmt: skip
-
-
-def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path) -> None:
-    file = shutil.copy(data_folder / "films" / "task.toml", tmp_path / "mine.toml")
-    (data := tmp_path / "data").mkdir()
-    shutil.copytree(data_folder / "films", data / "films", ignore=shutil.ignore_patterns("task.toml"))
-    apart = dataclasses.replace(workspace, data=data)
-    assert (
-        extract(str(file), quick("adapter"), apart, seed=0).record
-        == extract("films", quick("adapter"), workspace, seed=0).record
-    )
 
 
 def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -70,12 +70,6 @@ def test_the_order_is_another_for_another_epoch_or_seed_and_the_same_for_the_sam
     assert as_lists(training_order(lengths, 16, seed=2, epoch=0)) != first
 
 
-def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
-    lengths = random_lengths(200)
-    orders = [as_lists(training_order(lengths, 16, seed, epoch)) for seed in range(4) for epoch in range(4)]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-
-
 def test_rows_of_a_batch_change_from_epoch_to_epoch() -> None:
     lengths = random_lengths(4000)
     first, second = (
@@ -105,11 +99,6 @@ def test_in_a_set_of_few_batches_rows_meet_again_by_chance(rows: int, batch_size
     assert meeting_again(random_lengths(rows), batch_size) == pytest.approx(chance, rel=0.15)
 
 
-@pytest.mark.parametrize(("rows", "batch_size"), [(520, 8), (1000, 8), (2048, 32), (4000, 32), (8500, 32)])
-def test_in_a_large_set_few_rows_meet_again(rows: int, batch_size: int) -> None:
-    assert meeting_again(random_lengths(rows), batch_size, epochs=4) < 0.1
-
-
 @pytest.mark.parametrize(("rows", "batch_size"), [(500, 8), (500, 32), (2000, 32)])
 def test_labels_are_as_even_over_few_batches_as_shuffled_though_length_tells_of_them(
     rows: int, batch_size: int
@@ -124,12 +113,6 @@ def test_labels_are_as_even_over_few_batches_as_shuffled_though_length_tells_of_
     ]
     drawn = np.sqrt(labels.mean() * (1 - labels.mean()) / batch_size * (rows - batch_size) / (rows - 1))
     assert np.std(shares) == pytest.approx(drawn, rel=0.15)
-
-
-def test_batches_do_not_come_in_order_of_length() -> None:
-    lengths = random_lengths(4000)
-    means = np.array([lengths[rows].mean() for rows in training_order(lengths, 32, seed=0, epoch=0)])
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
 
 
 @pytest.mark.parametrize(("rows", "share"), [(2048, 0.18), (8500, 0.06), (40_000, 0.03)])

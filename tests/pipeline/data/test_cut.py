@@ -85,17 +85,6 @@ def test_scores_are_divided_over_their_range() -> None:
         assert parts[0] == pytest.approx(parts[1], abs=0.25)
 
 
-def test_a_seed_gives_one_cut_and_another_gives_another() -> None:
-    rows = singles([0, 1] * 50)
-    cuts = [cut(rows, 0.5, seed, "dev").tolist() for seed in (0, 0, 1)]
-    assert cuts[0] == cuts[1] != cuts[2]
-
-
-def test_the_same_text_in_another_spelling_is_one_group() -> None:
-    rows = singles([0, 1, 0, 1]).assign(text_a=["A b.", "a B", "c", "d"], text_b=["x", "y", "Z", "z!"])
-    assert [sorted(group.tolist()) for group in text_groups(rows)] == [[0, 1], [2, 3]]
-
-
 @pytest.mark.parametrize(
     ("labels", "texts", "message"),
     [

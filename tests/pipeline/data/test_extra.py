@@ -1,6 +1,5 @@
 """Extra data: another task's rows mean what the target's mean, and none of them is what the target is scored on."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +101,6 @@ def test_a_sample_of_dev_hides_no_leak(data: Path) -> None:
     assert found.added["near"].in_dev == 5
 
 
-def test_without_a_test_file_there_is_nothing_to_leave_out_for_it(data: Path) -> None:
-    for name in ("test", "test_unlabelled"):
-        (data / "own" / f"{name}.csv").unlink()
-    assert added(data, "own", {"near": {}}).added["near"] == Added(rows=36, in_dev=5, in_train=3)
-
-
 def test_a_limit_holds_for_each_source_of_rows_by_itself(data: Path) -> None:
     found = added(data, "own", {"near": {}, "other": {"labels": {0: 0, 1: 1}}}, limit=10)
     assert len(found.train) == 30
@@ -138,15 +131,6 @@ def test_classes_may_stand_for_scores(data: Path) -> None:
           dev=pairs(220, 226, 1).astype({"label": int}))  # fmt: skip
     found = added(data, "pairs", {"yesno": {"labels": {0: 1.0, 1: 4.5}}})
     assert set(found.train["label"][30:]) == {1.0, 4.5}
-
-
-def test_an_alias_is_the_task_it_stands_for(data: Path) -> None:
-    recipe = Recipe.parse({"trainable": "full", "extra": {"stsb": {}}, "precision": "fp32"}, "test")
-    sts = Task.model_validate(find_task("sts").model_dump() | {"name": "sick2", "aliases": []})
-    place = replace(workspace(data), data=None)
-    object.__setattr__(place, "family", "bert")
-    object.__setattr__(place, "backbone", type("Some", (), {"max_length": 512, "layers": 2}))
-    assert [source.task for source in place.resolve(recipe, sts).extra] == ["sts"]
 
 
 @pytest.mark.parametrize(

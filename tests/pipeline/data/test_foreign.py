@@ -3,11 +3,9 @@
 import csv
 import io
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.data.foreign import read_foreign
@@ -51,17 +49,6 @@ def test_a_first_line_that_names_the_delimiter_for_excel_is_no_row(line: str, en
     assert found.form == f"csv, {encoding}, semicolon"
 
 
-def test_after_such_a_line_any_delimiter_is_taken_and_lines_keep_their_numbers(tmp_path: Path) -> None:
-    file = tmp_path / "table.csv"
-    file.write_text("sep=:\ntext:label\na;b:c\n")
-    assert read_foreign(file).rows.to_dict("list") == {"text": ["a;b"], "label": ["c"]}
-    file.write_text("sep=:\ntext:label\na:b:c\n")
-    with pytest.raises(PipelineError, match="line 3 has 3 cells"):
-        read_foreign(file)
-    file.write_text("sep=x\na\n")  # a column of that name
-    assert read_foreign(file).rows.columns.tolist() == ["sep=x"]
-
-
 @pytest.mark.parametrize(
     ("text", "encoding"),
     [
@@ -83,22 +70,7 @@ def test_letters_of_another_alphabet_are_not_read_as_western(text: str, encoding
     assert read_foreign(file).rows["text"][0] == text
 
 
-def test_a_text_of_many_accents_is_western(tmp_path: Path) -> None:
-    file = tmp_path / "table.csv"
-    file.write_text("text,label\nÞað er ósköp gott að sjá þig á ný,já\n5 € £ ½,né\n", encoding="cp1252")
-    assert read_foreign(file).form == "csv, cp1252, comma"
-
-
 words = st.text(st.sampled_from('ab ,;|\t"\n'), min_size=1, max_size=12).map(lambda text: f"x{text}x")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(words, words), min_size=2, max_size=8), st.sampled_from([",", ";", "\t", "|"]))
-def test_texts_full_of_delimiters_do_not_mislead(rows: list[tuple[str, str]], delimiter: str) -> None:
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "table.csv"
-        file.write_text(delimited([["text", "label"], *map(list, rows)], delimiter), encoding="utf-8", newline="")
-        assert read_foreign(file).rows.to_numpy().tolist() == [list(row) for row in rows]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])

@@ -46,30 +46,6 @@ def test_qqp_gives_pairs_with_the_hubs_row_numbers_as_ids(publish: Callable[...,
     assert data.dev["text_a"].tolist() == ["who?", "NA"]
 
 
-def test_qqp_leaves_out_its_rows_with_an_empty_question(publish: Callable[..., list[Any]]) -> None:
-    columns = {"question1": ["how?", "why?", ""], "question2": ["so?", "when?", "who?"], "label": [1, 0, 1]}
-    publish({"train": columns | {"idx": [5, 6, 7]}, "validation": columns | {"idx": [0, 1, 2]}})
-    assert load_task_data(find_task("qqp"), None).train["id"].tolist() == ["5", "6"]
-
-
-def test_stsb_keeps_its_scores(publish: Callable[..., list[Any]]) -> None:
-    columns = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [0.0, 4.75], "idx": [0, 1]}
-    asked = publish({"train": columns, "validation": columns})
-    data = load_task_data(find_task("stsb"), None)
-    assert asked[0] == ("nyu-mll/glue", "stsb", "train", None)
-    assert data.train["label"].tolist() == [0.0, 4.75]
-    assert data.dev_in_train == 2
-
-
-def test_sst_keeps_its_five_classes(publish: Callable[..., list[Any]]) -> None:
-    columns = {"text": list("abcde"), "label": [4, 3, 2, 1, 0], "label_text": ["x"] * 5}
-    publish({"train": columns, "validation": columns, "test": columns})
-    data = load_task_data(find_task("sst"), None)
-    assert data.dev["label"].tolist() == [4, 3, 2, 1, 0]
-    assert list(data.dev) == ["id", "text_a", "label"]
-    assert len(load_split(find_task("sst"), None, "test")) == 5
-
-
 def test_sick_is_rescaled_from_1_to_5_to_0_to_5(publish: Callable[..., list[Any]]) -> None:
     columns = {"sentence_A": list("abc"), "sentence_B": list("def"), "relatedness_score": [1.0, 3.0, 5.0]}
     asked = publish({"train": columns, "validation": columns, "test": columns})
@@ -160,12 +136,6 @@ def test_bad_rows_of_the_hub_are_named_by_data_set_and_split(publish: Callable[.
     assert message.startswith("SetFit/sst5:train: 2 problems")
     assert "column 'text': empty or null text (2 in all): row 2: '', row 3: " in message
     assert "(1 in all): row 3: -1.0" in message
-
-
-def test_a_hub_data_set_without_the_expected_columns_is_told_its_own(publish: Callable[..., list[Any]]) -> None:
-    publish({"train": {"sentence": ["a"], "label": [0]}})
-    with pytest.raises(PipelineError, match=r"SetFit/sst5:train: column 'text' is missing; the columns are 'sentence'"):
-        load_task_data(find_task("sst"), None)
 
 
 @pytest.mark.parametrize(

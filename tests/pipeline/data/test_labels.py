@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.data.labels import did_you_mean
-from pipeline.data.metric_names import Kind
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, proposed, table
 
@@ -37,13 +35,6 @@ def test_the_kind_and_the_classes_come_from_the_values(values: list[Any], kind: 
     assert (found.kind, found.classes) == (kind, classes)
     assert found.metric == ("pearson" if kind == "score" else "accuracy")
     assert found.range == ((0.5, 2.0) if kind == "score" else None)
-
-
-def test_many_codes_with_leading_zeros_are_classes() -> None:
-    codes = [f"{number:05}" for number in range(9980, 10020)]
-    rows = pd.concat([table(queue=None, postcode=codes)] * 2)
-    found = proposed(rows.assign(message=[f"message {row}" for row in range(len(rows))]), label="postcode")
-    assert (found.kind, found.classes) == ("classes", tuple(codes))
 
 
 def test_the_kind_may_be_given() -> None:
@@ -84,22 +75,6 @@ def test_what_is_neither_a_class_nor_a_score_is_refused(rows: pd.DataFrame, opti
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "values", [["praise, office", "praise, kitchen", "blame, office"], ["sport;football", "sport;tennis", "news;local"]]
-)
-def test_names_with_a_comma_or_of_several_levels_are_classes(values: list[str]) -> None:
-    assert set(proposed(table(queue=values)).classes) == set(values)
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"), [(["0%", "50%"], None), (["0,5", "1,5"], "classes"), (["v1,5", "v2"], None)]
-)
-def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
-    values: list[str], kind: Kind | None
-) -> None:
-    assert set(proposed(table(queue=values), kind=kind).classes) == set(values)
-
-
 def test_rare_labels_near_another_are_asked_about() -> None:
     rows = table(queue=["billing", "bug report"])
     rows.loc[[1, 3, 5, 7], "queue"] = ["biling", "Billing", "Billing", "question"]
@@ -109,12 +84,6 @@ def test_rare_labels_near_another_are_asked_about() -> None:
         "label 'biling' occurs once (row 2): did you mean 'billing'?",
         "label 'Billing' occurs 2 times (rows 4, 6): did you mean 'billing'?",
     )
-
-
-def test_labels_that_differ_in_digits_alone_are_not_asked_about() -> None:
-    names = [f"Kat{number:02}" for number in range(10)]
-    rows = pd.DataFrame({"id": range(18), "label": [*names[:8], *names[:8], *names[8:]]})
-    assert did_you_mean(rows.astype({"id": str})) == []
 
 
 def test_a_label_is_the_same_in_every_unicode_form() -> None:

@@ -78,26 +78,6 @@ def test_scores_contradict_each_other_beyond_a_fifth_of_the_range() -> None:
     assert found.repeated == 1
 
 
-def test_a_pair_in_the_other_order_is_another_text() -> None:
-    rows = table(message=None, text_a=SENTENCES, text_b=SENTENCES[::-1])
-    rows.loc[0, ["text_a", "text_b", "queue"]] = ["x", "y", "bill"]
-    rows.loc[1, ["text_a", "text_b", "queue"]] = ["y", "x", "bug"]
-    assert proposed(rows).dropped == {}
-
-
-@pytest.mark.parametrize("first", [12345678901234567, "12345678901234567", "1", 10**30])
-def test_long_numbers_name_the_rows(first: Any) -> None:
-    """As floating-point numbers some are equal."""
-    names = [*(int(first) + row for row in range(SIZE - 1)), f"{first}.0"]
-    ids = [str(name) if isinstance(first, str) else name for name in names]
-    assert proposed(table(id=ids)).rows["id"].tolist() == list(map(str, names))
-
-
-def test_ids_of_the_file_are_kept_if_they_name_the_rows() -> None:
-    assert proposed(table(id=[f"r{row}" for row in range(SIZE)])).rows["id"].iloc[3] == "r3"
-    assert proposed(table(id=["same"])).rows["id"].iloc[3] == "3"
-
-
 @pytest.mark.parametrize(
     ("ids", "why"),
     [
@@ -131,31 +111,10 @@ def test_what_may_be_meant_otherwise_is_said_with_its_option(rows: pd.DataFrame,
     assert re.search(remark, said)
 
 
-def test_the_usual_table_has_no_remarks() -> None:
-    assert proposed(table()).remarks == ()
-    assert proposed(table(queue=[0, 1])).remarks == ()  # two classes have no order
-
-
 def test_long_texts_raise_max_length() -> None:
     assert proposed(table()).max_length == 128
     assert proposed(table(message=[f"{row} " + "word " * 150 for row in range(SIZE)])).max_length == 256
     assert proposed(table(message=[f"{row} " + "word " * 900 for row in range(SIZE)])).max_length == 512
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\u8fd9\u90e8\u7535\u5f71\u5f88\u597d\u3002",
-        "\u3053\u306e\u6620\u753b\u306f\u826f\u3044",
-        "\u0e2b\u0e19\u0e31\u0e07\u0e14\u0e35",
-    ],
-    ids=["Chinese", "Japanese", "Thai"],
-)
-@pytest.mark.parametrize(("characters", "max_length"), [(50, 128), (150, 256), (900, 512)])
-def test_characters_count_where_a_script_has_no_spaces(text: str, characters: int, max_length: int) -> None:
-    rows = table(message=[f"{row}{(text * characters)[:characters]}" for row in range(SIZE)])
-    assert proposed(rows).max_length == max_length
-    assert proposed(rows.rename(columns={"message": "\u5185\u5bb9"})).columns.text == ("\u5185\u5bb9",)
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,6 @@ def mistakes(values: dict[str, Any]) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_the_tasks_are_shipped() -> None:
-    assert [file.stem for file in SHIPPED] == EXPECTED == list(built_in_tasks())
-
-
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_a_shipped_task_parses_and_is_named_like_its_file(file: Path) -> None:
     task = Task.read(file)
@@ -95,11 +91,6 @@ def test_no_two_shipped_tasks_answer_to_the_same_name() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
-def test_a_shipped_task_is_found_by_its_name_and_by_every_alias(task: Task) -> None:
-    assert [find_task(name) for name in (task.name, *task.aliases)] == [task] * (1 + len(task.aliases))
-
-
 @pytest.mark.parametrize(("alias", "name"), [("qqp", "quora"), ("stsb", "sts"), ("lmrd", "imdb")])
 def test_the_fields_own_names_of_the_data_sets_are_aliases(alias: str, name: str) -> None:
     assert find_task(alias).name == name
@@ -118,13 +109,6 @@ def test_a_task_file_in_the_data_folder_comes_before_the_built_in_task(tmp_path:
     assert find_task("sst", tmp_path).classes == ("bad", "good")
     assert len(find_task("sst").classes) == 5
     assert find_task("quora", tmp_path) == built_in_tasks()["quora"]
-
-
-def test_an_alias_finds_the_data_folders_own_task_as_the_name_does(tmp_path: Path) -> None:
-    own = tmp_path / "sts" / "task.toml"
-    own.parent.mkdir()
-    own.write_text(toml(LIKENESS | {"name": "sts"}))
-    assert find_task("stsb", tmp_path) == find_task("sts", tmp_path)
 
 
 def save_task(data: Path, name: str, *aliases: str) -> Path:
@@ -161,13 +145,6 @@ def test_an_alias_of_two_tasks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError) as caught:
         find_task("tix", tmp_path / "tickets", tmp_path / "issues")
     assert str(caught.value) == "'tix' is an alias of tickets and of issues: give the name of one"
-
-
-def test_a_task_of_the_data_folder_is_found_by_its_folder(tmp_path: Path) -> None:
-    own = tmp_path / "mood" / "task.toml"
-    own.parent.mkdir()
-    own.write_text(toml(MOOD))
-    assert find_task("mood", tmp_path).label == "label"
 
 
 def test_a_task_file_that_disagrees_with_its_folder_is_refused(tmp_path: Path) -> None:
@@ -306,14 +283,6 @@ def test_a_bad_task_is_told_all_its_mistakes_at_once(values: dict[str, Any], exp
     unsaid = [start for start in expected if not any(line.startswith(start) for line in found)]
     assert not unsaid, found
     assert len(found) == len(expected), found
-
-
-def test_a_bad_task_file_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text(toml(MOOD | {"metric": "pearson", "colour": "red"}))
-    with pytest.raises(PipelineError, match="2 problems") as caught:
-        Task.read(file)
-    assert str(caught.value).startswith(str(file))
 
 
 def test_meaning_tells_tasks_apart_by_what_is_predicted_and_not_by_where_it_stands() -> None:

@@ -1,8 +1,6 @@
 """Tokenising a split twice gives the same arrays, and whatever changes them changes the key of the cache."""
 
 import dataclasses
-import io
-import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +14,8 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from pipeline.data import tokens
 from pipeline.data.batches import training_batches
 from pipeline.data.tasks import Encoding, Truncation
-from pipeline.data.tokens import Picked, TokenisedSplit, Tokenizer, tokenise, whole_lengths
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, whole_lengths
 from pipeline.models.backbone import open_backbone
-from pipeline.system import streams
-from pipeline.system.atomic import canonical_json, sha256_text
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
 CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
@@ -192,14 +188,6 @@ def test_tokenizers_that_give_other_tokens_have_other_hashes_and_cache_files(
     assert len(keys(cache)) == (2 if are_equal else 4)
 
 
-def test_at_its_defaults_a_tokenizer_has_the_hash_of_what_the_backend_holds(tokenizer: Tokenizer) -> None:
-    """Existing runs and cache files are named by it."""
-    content = json.loads(tokenizer.fast.backend_tokenizer.to_str())
-    del content["truncation"], content["padding"]
-    tokenise(ROWS, tokenizer, "cross", 4)
-    assert tokenizer.hash == sha256_text(canonical_json(content))
-
-
 def test_a_tokenizer_that_truncates_on_the_left_keeps_the_end(make: Callable[..., Tokenizer]) -> None:
     left, right = make(truncation_side="left"), make()
     of = {word: WORDS.index(word) for word in WORDS}
@@ -255,19 +243,6 @@ def test_of_a_long_text_its_end_may_stay_too(tokenizer: Tokenizer, cache: Path) 
     assert arrays(tokenise(rows, tokenizer, "cross", 512, "head-and-tail")) == arrays(both)
 
 
-def test_the_shortest_length_still_has_head_or_tail(tokenizer: Tokenizer) -> None:
-    split = tokenise(ROWS, tokenizer, "cross", 4, "head-and-tail")
-    assert [ids.tolist()[0] for ids in split.a] == [CLS] * 3
-    assert split.lengths.tolist() == [4, 3, 4]
-    assert all(ids[-1] == SEP for ids in split.a)
-
-
-def test_pairs_are_cut_alike_whatever_is_said_of_single_texts(tokenizer: Tokenizer, cache: Path) -> None:
-    plain = tokenise(PAIRS, tokenizer, "cross", 8)
-    assert arrays(tokenise(PAIRS, tokenizer, "cross", 8, "head-and-tail")) == arrays(plain)
-    assert len(keys(cache)) == 1
-
-
 def test_siamese_sentences_are_cut_apart(tokenizer: Tokenizer) -> None:
     split = tokenise(PAIRS, tokenizer, "siamese", 5)
     assert split.b is not None
@@ -299,10 +274,6 @@ def test_a_row_is_cut_if_it_has_more_tokens_than_are_read(
     assert calls == counting.calls
     for split in (fresh, cached, tokenise(rows, tokenizer, encoding, 12, truncation, cached=False)):
         assert split.is_cut is not None and split.is_cut.tolist() == expected.tolist()
-
-
-def test_a_backbone_without_token_types_gets_none(make: Callable[..., Tokenizer]) -> None:
-    assert tokenise(PAIRS, make(token_types=False), "cross", 12).types_a is None
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text"])
@@ -392,37 +363,3 @@ def listed(split: TokenisedSplit) -> TokenisedSplit:
 def drawn(split: TokenisedSplit) -> list[dict[str, Any]]:
     batches = [piece for batch in training_batches(split, 2, 1, 3, 1, 0) for piece in batch]
     return [{name: (str(tensor.dtype), tensor.tolist()) for name, tensor in batch.items()} for batch in batches]
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-@pytest.mark.parametrize("is_command", [True, False])
-def test_a_command_shows_that_it_tokenises_many_rows(
-    is_terminal: bool, is_command: bool, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = streams._Progress if is_command else io.TextIOWrapper
-    stream = kind(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("sys.stderr", stream)
-    tokenise(MANY, tokenizer, "cross", 7, cached=False)
-    monkeypatch.setattr(tokens, "_MANY", 4)
-    stream.flush()
-    assert stream.buffer.getvalue() == b""  # few rows take no time
-    tokenise(MANY, tokenizer, "cross", 7, cached=False)
-    stream.flush()
-    shown = stream.buffer.getvalue().decode()
-    if not is_command:
-        assert shown == ""
-    elif is_terminal:
-        assert "tokenising" in shown and "9/9" in shown
-    else:
-        assert shown == "tokenising 9 rows ...\n"
-
-
-def test_rows_are_picked_from_more_sources_than_a_byte_counts() -> None:
-    sources = [[np.array([number])] for number in range(300)]
-    picked = Picked(sources, np.arange(300), np.zeros(300, int))
-    assert [ids.item() for ids in picked] == list(range(300))
-    assert picked.lengths.tolist() == [1] * 300

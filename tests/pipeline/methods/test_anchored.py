@@ -11,9 +11,9 @@ from adapters.composition import Fuse
 from torch import nn
 
 from pipeline.methods import fast_fusion
-from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion
+from pipeline.methods.anchored import AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, use_fusion_implementation
+from pipeline.methods.fusion import add_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
@@ -111,16 +111,6 @@ def test_every_fast_form_is_the_plain_one(
     assert len(calls) == 4
 
 
-def test_adapters_that_agree_are_one(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
-    """Whatever Q, K and b say, the mean of equal outputs is that output."""
-    folder = saved("pairs", 1)
-    encoder = anchored(backbone, dict.fromkeys(SOURCES, folder))
-    randomise(encoder, "adapter_fusion_layer", "query")
-    randomise(encoder, "adapter_fusion_layer", "key")
-    use_fusion_implementation(encoder, "fast")
-    torch.testing.assert_close(hidden(encoder), alone(backbone, folder), atol=1e-4, rtol=0)
-
-
 def test_stock_adapterhub_runs_what_was_saved(
     backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
 ) -> None:
@@ -133,21 +123,6 @@ def test_stock_adapterhub_runs_what_was_saved(
     stock.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True, set_active=True)
     assert not layers(stock)
     torch.testing.assert_close(hidden(stock), hidden(encoder), atol=2e-4, rtol=0)
-
-
-def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
-    backbone: Backbone, saved: Callable[..., SavedModules], tmp_path: Path
-) -> None:
-    """N (m + 1) > d: there is no row of K that only sees the constants, so only our own file is written."""
-    bottleneck = backbone.hidden_size // 2
-    folders = {name: saved(name, seed, bottleneck=bottleneck) for seed, name in enumerate(SOURCES)}
-    encoder = trained(anchored(backbone, folders))
-    save_fused(encoder, SOURCES, tmp_path / "fusion")
-    assert [file.name for file in (tmp_path / "fusion").iterdir()] == [ANCHORED_FILE]
-    again = backbone.load()
-    load_fusion(again, folders, fusion_in(tmp_path / "fusion"))
-    # In fp64: random weights so wide blow up what rounding leaves.
-    torch.testing.assert_close(hidden(again.double()), hidden(encoder.double()), atol=1e-10, rtol=0)
 
 
 def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folders: dict[str, SavedModules]) -> None:

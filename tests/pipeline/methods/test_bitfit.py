@@ -7,11 +7,9 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
-from pipeline.methods.registry import METHODS, add_modules, load_modules
-from pipeline.methods.saved import SavedModules
-from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.methods.registry import add_modules
+from pipeline.models.backbone import open_backbone
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import IDS, hidden
 
@@ -45,11 +43,3 @@ def test_it_is_training_the_biases_in_place(family: str, tmp_path: Path) -> None
         if "key" not in name and "k_lin" not in name:
             torch.testing.assert_close(own[name] + offset, bias, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(hidden(ours), hidden(theirs), rtol=1e-3, atol=1e-3)
-
-
-def test_a_file_of_another_kind_is_refused(backbone: Backbone, tmp_path: Path) -> None:
-    encoder = backbone.load()
-    add_modules(encoder, ["films"], Recipe(adapter="prefix", prefix_length=4))
-    METHODS["prefix"].save(encoder, "films", tmp_path)
-    with pytest.raises(PipelineError, match="does not match its recipe"):
-        load_modules(backbone.load(), SavedModules("films", RECIPE, tmp_path))

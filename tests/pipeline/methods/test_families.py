@@ -11,18 +11,15 @@ from torch import Tensor
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
 from pipeline.methods.layernorms import load_layernorms
-from pipeline.methods.lora import ALPHA
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
-from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.layout import lower_states, split_encoder, upper_states
 from pipeline.models.switching import activate
-from pipeline.models.tensors import layer_of
 from pipeline.models.transfer_model import SplitModel, TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.optim import peak_rates
-from tests.nano import FAMILIES, save_backbone
+from tests.nano import FAMILIES
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_adapter, saved_modules
 
 FORMS = ["gated", "standard", "anchored"]
@@ -155,15 +152,6 @@ def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) ->
     same(hidden(encoder), hidden(backbone.load()))
 
 
-def test_a_convolution_after_the_lowest_layer_is_run_once(tmp_path: Path) -> None:
-    folder = save_backbone(tmp_path, "deberta-v2", conv_kernel_size=3, conv_act="gelu")
-    for depth in (0, 1, 2):
-        encoder = open_backbone(str(folder)).load().eval()
-        inputs = {"input_ids": IDS, "attention_mask": PADDED}
-        states = lower_states(encoder, depth, inputs)
-        assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
-
-
 @pytest.mark.parametrize("top", [0, 1, 2])
 def test_split_models_share_what_is_below(top: int, backbone: Backbone) -> None:
     expected = hidden(backbone.load())
@@ -206,42 +194,3 @@ def test_each_of_several_tasks_has_its_own_layernorms(backbone: Backbone) -> Non
     assert torch.equal(hidden(encoder), before)
     randomise(encoder, ".own.tasks.films.", seed=2)
     assert not torch.allclose(hidden(encoder), before, atol=1e-3)
-
-
-@pytest.mark.parametrize("family", ["modernbert"])
-def test_lora_adds_its_term_to_query_and_value_alone(family: str, families: dict[str, Backbone]) -> None:
-    """Query, key and value are one projection there."""
-    encoder: Any = families[family].load()
-    merged = encoder.layers[0].attn.Wqkv
-    states = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
-    before = merged(states)
-    add_modules(encoder, ["films"], Recipe(adapter="lora", lora_rank=4))
-    randomise(encoder, ".loras.films.")
-    adapted = encoder.layers[0].attn.Wqkv
-    assert adapted.bias is None
-    down, up = adapted.loras["films"].lora_A, adapted.loras["films"].lora_B
-    terms = [
-        ALPHA / 4 * states @ down[part].T @ up[rows].T
-        for part, rows in ((slice(4), slice(32)), (slice(4, 8), slice(32, 64)))
-    ]
-    found = []
-    encoder.eval().forward = lambda *_, **__: found.append(adapted(states))
-    layer = encoder.layers[0].attn
-    layer.register_forward_pre_hook(lambda *_: found.append(adapted(states)))
-    type(encoder).forward(encoder, input_ids=IDS, attention_mask=WHOLE)
-    torch.testing.assert_close(found[0], before + torch.cat([terms[0], torch.zeros_like(terms[0]), terms[1]], -1))
-
-
-def test_rates_by_layer_reach_every_layer(backbone: Backbone) -> None:
-    encoder = backbone.load()
-    model = TransferModel(encoder, build_head("linear", 32, 2, 1, 0.0), "cross", "mean")
-    recipe = Recipe(trainable="full", learning_rate=1.0, layer_decay=0.5)
-    rates = peak_rates(model, recipe)
-    for name, rate in rates.items():
-        layer, depth = layer_of(name), backbone.layers
-        if layer is not None:
-            assert rate == 0.5 ** (depth - 1 - layer), name
-        elif "final_norm" in name or name.startswith("head."):
-            assert rate == 1.0, name
-        else:
-            assert rate == 0.5**depth, name

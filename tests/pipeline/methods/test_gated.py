@@ -238,13 +238,6 @@ def test_a_matrix_starts_as_a_number(
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_a_rank_above_the_width_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
-    too_wide = backbone.hidden_size + 1
-    gated(backbone, folders, gate="token", gate_rank=too_wide)  # it has no effect
-    with pytest.raises(PipelineError, match=rf"gate_rank {too_wide} is more than the backbone's width"):
-        gated(backbone, folders, gate="matrix", gate_rank=too_wide)
-
-
 def test_an_own_adapter_of_stage_one_has_to_be_there(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     with pytest.raises(PipelineError, match="own_adapter = 'trained' .* stage one, .* tickets too"):
         gated(backbone, folders, own_adapter="trained")
@@ -254,13 +247,3 @@ def test_an_own_adapter_of_stage_one_has_to_be_there(backbone: Backbone, folders
 def test_gates_start_at_scalearns_mean_unless_one_source_would_count_more_than_once(gates: int, start: float) -> None:
     assert Gated().start_of(gates) == pytest.approx(start)
     assert Gated(start=-0.5).start_of(gates) == -0.5
-
-
-@pytest.mark.parametrize(
-    ("own", "target", "gates"), [("none", "films", 3), ("trained", "films", 2), ("fresh", TARGET, 3)]
-)
-def test_the_targets_own_adapter_has_no_gate_and_does_not_count(
-    own: str, target: str, gates: int, backbone: Backbone, folders: dict[str, SavedModules]
-) -> None:
-    for layer in layers(gated(backbone, folders, target, own_adapter=own)):
-        assert layer.bias.tolist() == pytest.approx([min(1.0, 2 / gates)] * gates)

@@ -1,16 +1,11 @@
 """(IA)^3 rescales keys, values and the feed-forward layer; what it shares with LoRA is in test_lora_and_ia3.py."""
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch.nn import functional as F
 
-from pipeline.methods.registry import METHODS, add_modules, load_modules
-from pipeline.methods.saved import SavedModules
+from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import randomise
 
 RECIPE = Recipe(adapter="ia3")
@@ -29,11 +24,3 @@ def test_it_rescales_keys_values_and_the_feed_forward_layer_alone(backbone: Back
         assert (scale - 1).abs().max() > 0.5
     torch.testing.assert_close(layer.intermediate(x), F.gelu(expand(x)), rtol=1e-6, atol=1e-6)
     assert torch.equal(attention.query(x), F.linear(x, attention.query.weight, attention.query.bias))
-
-
-def test_files_of_lora_are_refused(backbone: Backbone, tmp_path: Path) -> None:
-    encoder, lora = backbone.load(), Recipe(adapter="lora")
-    add_modules(encoder, ["films"], lora)
-    METHODS["lora"].save(encoder, "films", tmp_path / "films")
-    with pytest.raises(PipelineError, match="adapter_config.json: does not fit its recipe"):
-        load_modules(backbone.load(), SavedModules("films", RECIPE, tmp_path / "films"))

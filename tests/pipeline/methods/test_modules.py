@@ -15,7 +15,6 @@ from pipeline.methods.houlsby import BOTTLENECK, bottleneck_of
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, AdapterKind
@@ -109,12 +108,6 @@ def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbon
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_file_is_told_in_one_line(kind: str, backbone: Backbone, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"^.*(missing|No such file).*: train it again$"):
-        load_modules(backbone.load(), SavedModules("films", recipe(kind), tmp_path))
-
-
 @pytest.mark.parametrize("dropped", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_can_be_left_out_of_what_was_trained_whole(
@@ -129,17 +122,6 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
     if dropped == 0:  # the embeddings go with the lowest layer
         encoder.embeddings = plain.embeddings.eval()
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_below_the_lowest_modules_is_frozen(kind: str, backbone: Backbone) -> None:
-    assert frozen_depth(adapted(backbone, kind, drop_layers=[0])) == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_below_modules_in_every_layer(kind: str, backbone: Backbone) -> None:
-    """Else states would be kept that training changes."""
-    assert frozen_depth(adapted(backbone, kind)) == 0
 
 
 @pytest.mark.covering(1)

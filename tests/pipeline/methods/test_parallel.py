@@ -12,9 +12,8 @@ from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from pipeline.methods.parallel import ParallelSite, parallel_adapters, takes_parallel
-from pipeline.models.backbone import Backbone, open_backbone
-from tests.nano import FAMILIES, save_backbone
+from pipeline.methods.parallel import ParallelSite, parallel_adapters
+from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import PADDED, add_adapter, hidden, randomise
 
 NAMES = ("films", "meals", "pairs")
@@ -71,14 +70,6 @@ def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: B
     torch.testing.assert_close(found, stock(encoder, names), atol=2e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if takes_parallel(family)])
-def test_other_families_do_the_same(family: str, tmp_path: Path) -> None:
-    encoder = make(open_backbone(str(save_backbone(tmp_path / family, family))))
-    expected = alone(encoder, NAMES)
-    parallel_adapters(encoder, NAMES)
-    torch.testing.assert_close(hidden(encoder, PADDED), expected, atol=1e-5, rtol=1e-5)
-
-
 def rows_seen(encoder: PreTrainedModel) -> list[tuple[int, int]]:
     """Rows that go into each layer, and out of it."""
     seen: list[tuple[int, int]] = []
@@ -130,14 +121,6 @@ def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) ->
     encoder(**PADDED).last_hidden_state.sum().backward()
     gradients = [p.grad for p in encoder.encoder.layer[0].output.adapters["films"].parameters()]
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
-
-
-def test_a_model_that_moves_keeps_its_answers(backbone: Backbone) -> None:
-    encoder = make(backbone)
-    parallel_adapters(encoder, NAMES)
-    before = hidden(encoder, PADDED)
-    encoder.double()
-    torch.testing.assert_close(hidden(encoder, PADDED), before.double(), atol=1e-5, rtol=1e-5)
 
 
 def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backbone) -> None:

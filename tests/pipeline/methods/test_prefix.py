@@ -54,26 +54,6 @@ def test_it_is_the_layer_on_a_longer_input_cut_to_the_tokens(backbone: Backbone)
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 10, 32])
-def test_the_vectors_are_states_of_different_tokens(length: int, encoder: PreTrainedModel) -> None:
-    """Also where there are more of them than tokens in the vocabulary."""
-    for start in token_states(encoder, length):
-        assert start.shape == (length, encoder.config.hidden_size)
-        apart = torch.cdist(start, start) + 9 * torch.eye(length)
-        assert apart.min() > 1e-2
-
-
-def test_no_vector_begins_as_padding(encoder: PreTrainedModel) -> None:
-    """Drawn are all words but that one, each once before any comes again."""
-    drawn: list[Tensor] = []
-    encoder.embeddings.register_forward_hook(
-        lambda _, __, inputs, ___: drawn.append(inputs["input_ids"]), with_kwargs=True
-    )
-    words = {*range(encoder.config.vocab_size)} - {encoder.config.pad_token_id}
-    token_states(encoder, len(words))
-    assert {*drawn[0].flatten().tolist()} == words
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
     training: bool, encoder: PreTrainedModel
@@ -88,13 +68,6 @@ def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
         assert encoder.training == mode
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
     assert not any(state.requires_grad for state in found[1])
-
-
-def test_with_no_task_active_the_layers_are_the_backbones(backbone: Backbone) -> None:
-    encoder, plain = backbone.load().eval(), backbone.load().eval()
-    add_prefix(encoder, "films", token_states(encoder, LENGTH))
-    expected = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
-    assert torch.equal(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state, expected)
 
 
 def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> None:

@@ -4,17 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import adapters
-import pytest
 import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.registry import METHODS, add_modules, load_modules
-from pipeline.methods.saved import SavedModules
+from pipeline.methods.registry import METHODS, add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import module_parameter_names
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden, stock_states
 
 SIZES: dict[str, Any] = {"unipelt_bottleneck": 8, "unipelt_prefix": 4, "unipelt_rank": 2}
@@ -75,11 +72,3 @@ def test_a_gate_is_the_mean_over_visible_tokens(backbone: Backbone) -> None:
         x = seen["x"][row]
         expected = F.linear(x, query.weight, query.bias) + gate * x @ lora.lora_A.T @ lora.lora_B.T
         torch.testing.assert_close(seen["y"][row], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_file_of_another_size_is_refused(size: str, backbone: Backbone, tmp_path: Path) -> None:
-    METHODS["unipelt"].save(with_unipelt(backbone), "films", tmp_path)
-    other = Recipe(adapter="unipelt", **{**SIZES, size: 16})
-    with pytest.raises(PipelineError, match="does not fit its recipe"):
-        load_modules(backbone.load(), SavedModules("films", other, tmp_path))

@@ -93,12 +93,6 @@ def test_they_do_not_depend_on_the_others_nor_on_padding_and_the_backbone_is_lef
         torch.testing.assert_close(together.read(padded, "mean")[1][number], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_an_adapter_without_a_site_in_the_upper_half_has_no_units(save: Save, backbone: Backbone) -> None:
-    reader = UnitReader(backbone.load(), [save(backbone, "films", 1, 8, (1,)), save(backbone, "meals", 2)])
-    _, (none, some) = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
-    assert (none.shape, some.shape) == ((3, 0), (3, 16))
-
-
 def test_they_are_read_on_the_device_of_the_backbone(save: Save, backbone: Backbone) -> None:
     """The device meta refuses tensors of the CPU, as a GPU does."""
     encoder = backbone.load().to("meta")

@@ -7,18 +7,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
+from pipeline.models.attention_maps import attention_maps, one_input
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.lean import make_lean
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
-
-
-@pytest.mark.parametrize(
-    ("depth", "expected"), [(12, [1, 6, 12]), (6, [1, 3, 6]), (24, [1, 12, 24]), (3, [1, 2, 3]), (2, [1, 2]), (1, [1])]
-)
-def test_the_lowest_middle_and_highest_layer_are_shown(depth: int, expected: list[int]) -> None:
-    assert shown_layers(depth) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -50,9 +43,3 @@ def test_an_adapter_changes_what_is_above_it_alone(backbone: Backbone) -> None:
     adapted = attention_maps(encoder.eval(), inputs, [1, 2])
     assert adapted[1] == pytest.approx(plain[1], abs=1e-5)
     assert abs(adapted[2] - plain[2]).max() > 0.01
-
-
-def test_a_pair_is_one_input_with_both_sentences_told_apart(backbone: Backbone) -> None:
-    inputs, tokens = one_input(backbone.tokenizer, "the film", "a meal", max_length=24)
-    assert tokens == ["[CLS]", "the", "film", "[SEP]", "[UNK]", "meal", "[SEP]"]
-    assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1]]

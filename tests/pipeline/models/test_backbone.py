@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
+from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
@@ -78,13 +78,6 @@ def test_a_half_precision_file_is_loaded_as_fp32(backbone_folder: Path, tmp_path
     save_file(halves, folder / "model.safetensors", {"format": "pt"})
     encoder = open_backbone(str(folder)).load()
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
-
-
-def test_the_hash_covers_names_shapes_and_bytes() -> None:
-    tensor = torch.arange(6.0)
-    hashes = {hash_tensors(t) for t in ({"a": tensor}, {"b": tensor}, {"a": tensor.view(2, 3)}, {"a": tensor + 1})}
-    assert len(hashes) == 4
-    assert hash_tensors({"a": tensor, "b": tensor}) == hash_tensors({"b": tensor.clone(), "a": tensor.clone()})
 
 
 Damage = Callable[[Path], object]
@@ -232,14 +225,6 @@ def test_a_damaged_folder_is_refused_with_a_reason(
     assert len(str(refused.value)) < 600
 
 
-def test_positions_that_padding_shifts_out_of_range_are_noticed(tmp_path: Path) -> None:
-    """RoBERTa counts positions from the one after the padding token's."""
-    folder = save_backbone(tmp_path, "roberta")
-    change_config(pad_token_id=5)(folder)
-    with pytest.raises(PipelineError, match="an encoder that does not run"):
-        open_backbone(str(folder))
-
-
 def test_a_name_longer_than_any_path_is_refused() -> None:
     with pytest.raises(PipelineError, match="neither a folder nor a Hub id"):
         open_backbone("x" * 5000)
@@ -249,11 +234,6 @@ def test_a_name_longer_than_any_path_is_refused() -> None:
 def test_a_missing_folder_is_not_taken_for_a_hub_id(name: str) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         open_backbone(name)
-
-
-def test_an_unreachable_hub_names_the_way_out() -> None:
-    with pytest.raises(PipelineError, match="--backbone DIR"):
-        open_backbone("nobody/no-such-model")
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "modernbert"])
@@ -266,17 +246,6 @@ def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(fam
     assert len(kept) < len(before)
     assert all(".attention." in name and "output" not in name for name in kept)
     assert {after[name] for name in before if name not in kept} == {0.37}
-
-
-@pytest.mark.parametrize(("hidden", "expected"), [(None, 0.0), (0.37, 0.37)])
-def test_modernberts_dropout_is_set_where_its_own_is_zero(
-    hidden: float | None, expected: float, families: dict[str, Backbone]
-) -> None:
-    encoder = families["modernbert"].load(hidden)
-    rates = [module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)]
-    assert set(rates) == {expected}
-    assert len(rates) == 1 + 3 * (1 if hidden is None else 2)  # embeddings; FFN and attention of each layer
-    assert encoder.layers[0].attn.attention_dropout == 0.0
 
 
 def index_of(*files: str) -> Damage:
@@ -370,11 +339,6 @@ def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     return files
-
-
-def test_a_repository_of_the_hub_is_loaded(hub: Path, backbone: Backbone) -> None:
-    opened = open_backbone("someone/encoder")
-    assert opened.identity == backbone.identity
 
 
 @pytest.mark.parametrize(("damage", "message"), RUNNING)

@@ -1,7 +1,5 @@
 """What frozen layers give is the same computed or kept, and no more is kept than there is room for."""
 
-import gc
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,15 +77,6 @@ def test_the_prefix_ends_below_what_trains(make: Make) -> None:
     assert frozen_depth(embeddings_train) == 0
 
 
-def test_what_is_frozen_stays_in_evaluation_mode(make: Make) -> None:
-    model = make((0,))
-    first, second = model.backbone.encoder.layer
-    assert (model.backbone.embeddings.training, first.training, second.training) == (False, False, True)
-    assert make(()).backbone.embeddings.training
-    assert not make(None).backbone.training
-    assert not any(module.training for module in model.eval().modules())
-
-
 @pytest.mark.covering(2)
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
@@ -135,23 +124,6 @@ def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeyp
     assert seen[0] == len(computed)
 
 
-def test_beside_its_vector_an_input_takes_few_bytes(make: Make) -> None:
-    """Whatever its length: the bound counts the vectors alone."""
-    generator, rows = np.random.default_rng(0), 400
-    tokens = list(generator.integers(5, 20, (rows, 24), dtype=np.int32))
-    split = TokenisedSplit(a=tokens, types_a=None, b=None, labels=np.zeros(rows, dtype=np.int64))
-    known, batch = cache(make(None), split), collate(split, np.arange(4), 0)
-    tracemalloc.start()
-    try:
-        known.extend(batch)
-        gc.collect()
-        beside, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert beside < 200 * rows
-    assert known._vectors is not None and known._vectors.untyped_storage().nbytes() == known.bytes
-
-
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
 def test_what_is_kept_does_not_depend_on_what_was_asked_first(drop_layers, make: Make) -> None:  # type: ignore[no-untyped-def]
     """The resumed run asks for another batch first, and reads the same bits."""
@@ -173,13 +145,6 @@ def test_inputs_that_differ_in_their_token_types_alone_are_kept_apart(make: Make
     outputs, _ = run(model, cache(model, split).extend(batch))
     assert (outputs[0] - outputs[1]).abs().max() > 1e-3
     torch.testing.assert_close(outputs, run(model, batch)[0], atol=1e-6, rtol=1e-5)
-
-
-def test_where_nothing_is_frozen_nothing_is_kept(make: Make) -> None:
-    batch = collate(make_split(), np.arange(4), 0)
-    known = cache(make(()), make_split())
-    assert known.bytes == 0
-    assert known.extend(batch) is batch
 
 
 def test_a_lean_encoder_takes_what_is_kept(make: Make) -> None:

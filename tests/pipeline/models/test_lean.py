@@ -79,14 +79,6 @@ def test_no_parameter_changes_its_name(tmp_path: Path, family: str) -> None:
     assert list(model.state_dict()) == names
 
 
-def test_called_again_for_another_pooling(tmp_path: Path) -> None:
-    model = encoder(tmp_path, "bert")
-    expected = model(**batch()).last_hidden_state
-    make_lean(model, "cls")
-    make_lean(model, "mean")
-    torch.testing.assert_close(model(**batch()).last_hidden_state, expected, rtol=0, atol=2e-6)
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_mask_of_fewer_rows_is_that_of_each_encoding_in_turn(tmp_path: Path, family: str) -> None:
     """Two encodings in one pass: adapters in parallel put all rows of the second behind those of the first."""
@@ -97,14 +89,6 @@ def test_a_mask_of_fewer_rows_is_that_of_each_encoding_in_turn(tmp_path: Path, f
     expected = attention(states, mask)[0]
     make_lean(model, "mean")
     torch.testing.assert_close(attention(states, mask)[0], expected, rtol=0, atol=2e-6)
-
-
-def test_attention_maps_are_still_whole(tmp_path: Path) -> None:
-    model = encoder(tmp_path, "bert").eval()
-    make_lean(model, "cls")
-    found = model(**batch(), output_attentions=True)
-    assert [attention.shape for attention in found.attentions] == [(3, 2, 9, 9)] * 2
-    assert found.last_hidden_state.shape == (3, 9, 32)
 
 
 def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path: Path) -> None:
@@ -121,20 +105,6 @@ def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path:
     model.encoder.layer[0].attention.self.dropout.p = 0.5
     first, second = (model.train()(**inputs).last_hidden_state for _ in range(2))
     assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("probability", [0.1, 0.3, 0.999])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_dropout_has_its_law(dtype: torch.dtype, probability: float) -> None:
-    """Each of the four numbers of a random word is dropped as often, whatever the others are; the mean is kept."""
-    torch.manual_seed(4)
-    kept = dropout(torch.ones(200_000, 4, dtype=dtype), probability, True).double()
-    values = kept.unique()
-    assert len(values) == 2 and values[0] == 0
-    assert values[1].item() == pytest.approx(1 / (1 - probability), rel=0.01)
-    assert (kept == 0).double().mean(dim=0) == pytest.approx(probability, abs=0.005)
-    correlation = torch.corrcoef((kept == 0).double().T) - torch.eye(4)
-    assert correlation.abs().max() < 0.015
 
 
 def test_dropout_of_a_number_of_values_that_fills_no_word() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.models.tensors import fill, in_layers, is_finite, layer_of, read_tensors
+from pipeline.models.tensors import fill, is_finite, read_tensors
 from pipeline.system.errors import PipelineError
 
 EXPECTED = {"head.weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}
@@ -66,12 +66,3 @@ def test_one_number_that_is_not_finite_is_noticed(value: float, place: int) -> N
     assert is_finite(tensor)
     tensor.view(-1)[place] = value
     assert not is_finite(tensor)
-
-
-def test_layers_are_alike_whatever_a_task_is_called() -> None:
-    tensors = {"encoder.layer.3.output.adapters.layer.down": torch.zeros(1)}
-    assert list(in_layers(tensors, [0, 11])) == [
-        "encoder.layer.0.output.adapters.layer.down",
-        "encoder.layer.11.output.adapters.layer.down",
-    ]
-    assert [layer_of(name) for name in ("layer.7.weight", "encoder.layer.12.x", "embeddings.weight")] == [7, 12, None]

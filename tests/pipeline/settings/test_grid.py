@@ -27,15 +27,6 @@ def test_a_grid_is_a_row_for_every_combination_the_last_key_fastest() -> None:
     assert parse_study(study.model_dump(), "again") == study
 
 
-def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
-    row = {"title": "wide", "targets": ["sst"], "published": ["two", ""], "grid": {"epochs": [2, 4]}}
-    study = parse(row, targets=["sst", "sts"], curve={"methods": ["sweep"], "rows": [5]})
-    assert study.title("sweep-1") == "wide, epochs 2"
-    assert study.targets_of("sweep-2") == ("sst",)
-    assert [study.published_names(name) for name in ("sweep-1", "sweep-2")] == [("two",), ()]
-    assert study.curve_rows() == {"sweep-1": ("sst",), "sweep-2": ("sst",)}
-
-
 @pytest.mark.parametrize(
     ("row", "told"),
     [
@@ -64,11 +55,6 @@ def test_a_bad_grid_is_told(row: dict[str, Any], told: str) -> None:
     with pytest.raises(PipelineError) as caught:
         parse(row)
     assert told in str(caught.value)
-
-
-def test_a_row_called_like_a_method_may_have_a_grid() -> None:
-    study = parse({}, rows={"full": {"grid": {"epochs": [2, 4]}}}, methods=["full"], reference="full-1")
-    assert [study.row(name).method for name in study.methods] == ["full", "full"]
 
 
 @pytest.mark.parametrize(
@@ -120,15 +106,6 @@ def test_values_put_over_a_study_do_not_replace_those_of_a_grid(used: dict[str, 
     assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
 
 
-def test_values_put_over_a_study_may_be_those_of_a_grid_that_no_compared_row_takes() -> None:
-    rows = {
-        "sweep": {"method": "full", "grid": {"epochs": [2, 4]}},
-        "all": {"method": "ensemble", "of": ["full", "sweep"]},
-    }
-    study = parse_study(SMALL | {"rows": rows, "methods": ["full"]}, "small.toml", given={"epochs": 3})
-    assert study.recipe_for("full", "sst").epochs == 3
-
-
 ON_CURVE: dict[str, Any] = {
     "sweep": {"method": "full", "grid": {"smart": [1.0, 5.0], "batch_size": [8, 16]}},
     "all": {"method": "ensemble", "of": ["full", "sweep"]},
@@ -173,14 +150,3 @@ def test_of_a_grid_an_ensemble_joins_all_rows(key: str) -> None:
     rows = {"full": {"grid": {"epochs": [2, 4]}}, "all": {"method": "ensemble", key: ["full", "frozen"]}}
     study = parse({}, rows=rows, methods=["frozen", "all"], scoring="half")
     assert study.row("all").members == ("full-1", "full-2", "frozen")
-
-
-def test_a_bad_grid_does_not_make_its_row_unknown() -> None:
-    with pytest.raises(PipelineError, match="1 problem\n"):
-        parse({"grid": {}})
-
-
-def test_a_cell_does_not_take_the_place_of_a_row() -> None:
-    rows = {"sweep": {"method": "full", "grid": {"epochs": [2]}}, "sweep-1": {"method": "adapter"}}
-    with pytest.raises(PipelineError, match="its cell sweep-1 has the name of another row"):
-        parse({}, rows=rows)

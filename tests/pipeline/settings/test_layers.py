@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.settings.layers import check_layers, layers_option, layers_text, parse_layers
+from pipeline.settings.layers import check_layers, layers_text, parse_layers
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -24,13 +24,6 @@ def test_layers_are_read_and_written(written: object, layers: tuple[int, ...], t
     assert parse_layers(text) == layers
 
 
-@pytest.mark.parametrize("written", ["0-4,5", [0, 1, 2, 3, 4, 5], (5, 4, 3, 2, 1, 0)])
-def test_equal_layers_are_equal_recipes(written: object) -> None:
-    recipe = Recipe.parse({"drop_layers": written}, "test")
-    assert recipe == Recipe(drop_layers=(0, 1, 2, 3, 4, 5))
-    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
-
-
 @pytest.mark.parametrize("written", ["x,-1,4-2,1-x,1000", ["x", -1, "4-2", "1-x", 1000]])
 def test_every_mistake_is_told_at_once(written: object) -> None:
     with pytest.raises(PipelineError) as caught:
@@ -50,12 +43,6 @@ def test_every_mistake_is_told_at_once(written: object) -> None:
 def test_what_is_no_list_of_layers_is_refused(written: object) -> None:
     with pytest.raises(PipelineError, match="drop_layers: .*write layers as 0-4"):
         Recipe.parse({"drop_layers": written}, "test")
-
-
-def test_an_option_that_no_recipe_reads_is_checked_too() -> None:
-    assert layers_option(None) == ()
-    with pytest.raises(PipelineError, match="--drop-layers 2-1: '2-1' runs backwards"):
-        layers_option("2-1")
 
 
 def test_layers_must_exist_and_one_must_stay() -> None:

@@ -125,14 +125,6 @@ def test_a_row_has_its_own_title_and_published_names() -> None:
     assert [study.published_names(name) for name in ("mean", "cosine", "first")] == [("+mean",), (), ("first",)]
 
 
-@pytest.mark.parametrize("count", [2, 3000])
-def test_a_chain_may_be_long(count: int) -> None:
-    rows = {f"row-{n}": {"like": f"row-{n + 1}"} for n in range(count)}
-    rows[f"row-{count}"] = {"method": "adapter", "recipe": {"epochs": 9}}
-    values = {"name": "small", "methods": ["row-0"], "targets": ["sst"], "seeds": [1], "rows": rows}
-    assert parse_study(values, "small.toml").recipe_for("row-0", "sst").epochs == 9
-
-
 def test_every_row_that_cannot_be_copied_is_reported_with_the_other_mistakes() -> None:
     rows = {
         "a": {"like": "b"},
@@ -158,20 +150,3 @@ def test_every_row_that_cannot_be_copied_is_reported_with_the_other_mistakes() -
         "limit: Input should be greater than or equal to 1",
     }
     assert any(line.startswith("rows.b.recipe: epochs") for line in lines)
-
-
-def test_a_mistake_in_a_recipe_is_not_repeated_for_the_rows_that_copy_it() -> None:
-    rows = {
-        "copy": {"like": "base", "recipe": {"batch_size": 0}},
-        "base": {"method": "full", "recipe": {"epochs": 0}, "tasks": {"sts": {"max_length": 1}}},
-    }
-    starts = ["rows.copy.recipe: batch_size", "rows.base.recipe: epochs", "rows.base.tasks.sts: max_length"]
-    lines = mistakes(rows)
-    assert len(lines) == len(starts)
-    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
-
-
-@pytest.mark.parametrize("base", [1, [], "text"], ids=str)
-def test_a_row_that_is_no_table_cannot_be_copied(base: Any) -> None:
-    lines = mistakes({"base": base, "copy": {"like": "base", "method": "full"}})
-    assert [line.split(":")[0] for line in lines] == ["rows.base"]

@@ -12,10 +12,9 @@ from pipeline.settings.parse_study import parse_study, with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
-from pipeline.settings.study_files import read_study, study_names
+from pipeline.settings.study_files import read_study
 from pipeline.system.errors import PipelineError
 from stages.demo_tasks import TASKS as DEMO_TASKS
-from stages.studies import find_study
 
 STUDIES = Path(stages.__file__).parent / "studies"
 SHIPPED = sorted(file.stem for file in STUDIES.iterdir() if file.suffix == ".toml")
@@ -24,11 +23,6 @@ SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targe
 
 def parse(given: dict[str, Any] | None = None, **changes: Any) -> Study:
     return parse_study(SMALL | changes, "small.toml", given=given or {})
-
-
-def test_the_default_the_demo_and_the_published_study_are_shipped() -> None:
-    assert {"default", "demo", "xu-2024"} <= set(SHIPPED)
-    assert study_names(STUDIES) == SHIPPED
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -177,29 +171,6 @@ def test_bad_values_put_over_a_study_are_told_with_its_own_mistakes() -> None:
         read_study("default", STUDIES, {"curve": False}, {"epochs": 0})
 
 
-def test_no_two_rows_have_the_same_title() -> None:
-    one = {"method": "sequential", "title": "in turn", "sources": ["imdb"]}
-    study = parse(
-        methods=["full", "adapter", "one", "two", "both", "again"],
-        sources=["imdb", "quora"],
-        rows={
-            "one": one,
-            "two": {**one, "sources": ["quora"]},
-            "both": {**one, "sources": ["imdb", "quora"]},
-            "again": {"method": "adapter", "title": "adapter"},
-        },
-    )
-    assert [study.title(name) for name in study.methods] == [
-        "full fine-tuning",
-        "adapter (adapter)",
-        "in turn, from imdb",
-        "in turn, from quora",
-        "in turn",
-        "adapter (again)",
-    ]
-    assert study.title("both", "imdb") == "in turn, from imdb (both)"
-
-
 def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
     rows = {
         "wide": {"method": "adapter", "title": "wide adapter"},
@@ -277,19 +248,6 @@ def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> Non
     assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
 
 
-def test_what_stood_apart_from_a_target_that_is_left_out_has_no_effect() -> None:
-    given = {"targets": ["rte", "sts"], "sources": ["mnli", "snli", "imdb", "quora"]}
-    study = read_study("few-rows", STUDIES, given)
-    assert study.partners("fusion", "sts") == (
-        "rte",
-        "mnli",
-        "imdb",
-        "quora",
-    )  # snli stands apart, and mrpc is left out
-    with pytest.raises(PipelineError, match="apart.banking77: not a target"):
-        read_study("few-rows", STUDIES, {"apart": {"banking77": ["sst"]}})
-
-
 def test_other_methods_than_the_files_have_another_reference(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full", "frozen"]\nreference = "frozen"\ntargets = ["sst"]\nseeds = [1]\n')
@@ -315,19 +273,6 @@ def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
         read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
 
 
-def test_overrides_stand_in_place_of_the_files_keys() -> None:
-    study = read_study("default", STUDIES, {"targets": ["sst", "sts"], "seeds": [9], "limit": 100})
-    assert (study.targets, study.seeds, study.limit) == (("sst", "sts"), (9,), 100)
-    assert study.methods == read_study("default", STUDIES, {}).methods
-
-
-def test_another_word_for_scoring_keeps_the_rest_of_its_table() -> None:
-    """The split's seed, which chooses the test rows, and the tasks that have a word of their own."""
-    own = read_study("few-rows", STUDIES, {}).scoring
-    assert read_study("few-rows", STUDIES, {"scoring": own.rows}).scoring == own
-    assert read_study("few-rows", STUDIES, {"scoring": "half"}).scoring == own.model_copy(update={"rows": "half"})
-
-
 @pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
 def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
@@ -343,13 +288,6 @@ def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     assert read_study(str(file), STUDIES, {}).name == "mine"
     file.write_text('name = "other"\n' + file.read_text())
     assert read_study(str(file), STUDIES, {}).name == "other"
-
-
-def test_a_file_in_the_working_folder_is_named_with_its_suffix(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").touch()
-    with pytest.raises(PipelineError, match=r"^unknown study 'mine': did you mean mine\.toml\?$"):
-        read_study("mine", STUDIES, {})
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
@@ -631,20 +569,3 @@ def test_a_bad_study_is_told_all_its_mistakes_at_once(changes: dict[str, Any], e
     assert heading == f"small.toml: {len(lines)} problem{'s' if len(lines) > 1 else ''}"
     assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
     assert len(lines) == len(expected), lines
-
-
-def test_a_mistake_in_the_shared_recipe_is_told_once_and_not_for_every_method() -> None:
-    with pytest.raises(PipelineError, match="1 problem\n.*epochs"):
-        parse(recipe={"epochs": 0})
-
-
-def test_sources_make_fusion_possible_with_one_target() -> None:
-    assert parse(methods=["fusion"], targets=["sst"], sources=["imdb"], reference="fusion").sources == ("imdb",)
-
-
-def test_the_default_study_on_tasks_of_ones_own_is_titled_by_them() -> None:
-    shipped, mine = find_study("default"), find_study("default", targets=["tickets"], sources=["orders"])
-    assert "Sentiment" in shipped.description
-    assert mine.heading == "tickets"
-    assert "Sentiment" not in mine.description
-    assert {"tickets", "orders"} <= {*mine.description.replace(",", "").split()}

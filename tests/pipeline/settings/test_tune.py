@@ -68,46 +68,11 @@ def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
     assert "; lp-ft 4; fusion 4; plain 4)" in study.unequal_trials
 
 
-@pytest.mark.parametrize(
-    ("own", "tuned", "trials"),
-    [
-        (["adapter"], [], 1),
-        (["adapter", "wide"], [], 1 + 2),
-        (["adapter"], ["adapter"], 1 + 3),
-        (["adapter", "wide"], ["adapter"], 1 + 3 + 1),
-        (["adapter", "wide"], ["adapter", "wide"], 1 + 3 + 3),
-    ],
-)
-def test_every_run_that_the_own_adapter_is_chosen_from_counts(own: list[str], tuned: list[str], trials: int) -> None:
-    """The one run of a row without trials is a choice only beside others."""
-    grid = {"tune": {"learning_rate": [1e-4, 1e-3, 1e-2]}}
-    rows = {name: {"method": "adapter", **(grid if name in tuned else {})} for name in ("adapter", "wide")}
-    fusion = {"fusion": {"own": own, "recipe": {"fusion": "standard"}}}
-    study = parse({}, methods=["full", *rows, "fusion"], rows=rows | fusion, sources=["mr"])
-    assert study.trials_on_target("fusion") == trials
-
-
-def test_rows_with_as_many_trials_are_alike() -> None:
-    tune = {"full": {"epochs": [1, 2]}, "adapter": {"learning_rate": [1e-4, 1e-3]}}
-    assert parse({}, tune=tune).unequal_trials == parse({}).unequal_trials == ""
-
-
 def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
     tune = {"adapter": {"epochs": [3, 4]}}
     given = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, given={"epochs": 7}, tune=tune)
     assert [len(given.row(name).trials) for name in given.methods] == [2, 1]
     assert {given.recipe_for("full", "sst", trial=trial).epochs for trial in given.row("full").trials} == {7}
-
-
-@pytest.mark.parametrize("recipe", [{}, {"max_length": 9}])
-def test_what_the_command_line_gives_of_a_part_is_tuned_no_longer(recipe: dict[str, Any]) -> None:
-    tune = {"full": {"backbone_learning_rate": [2e-5, 5e-5]}, "adapter": {"smart": [1.0, 5.0]}}
-    given = {"backbone_learning_rate": 1e-5, "smart_radius": 0.5}
-    study = parse({"recipe": recipe}, given=given, tune=tune)
-    assert study.row("full").trials == [{}]
-    assert study.recipe_for("full", "sst").pretrained.learning_rate == 1e-5
-    recipes = [study.recipe_for("adapter", "sst", trial=trial).smart for trial in study.row("adapter").trials]
-    assert [(smart.weight, smart.radius) for smart in recipes] == [(1.0, 0.5), (5.0, 0.5)]
 
 
 @pytest.mark.parametrize(

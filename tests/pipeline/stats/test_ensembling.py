@@ -37,36 +37,12 @@ def test_a_tied_vote_goes_to_the_larger_sum_of_probabilities_and_not_to_the_smal
     assert combine(one_row(*votes, probabilities=other), equal(5), "mode").values.tolist() == [1]
 
 
-def test_a_clear_vote_wins_against_any_probability() -> None:
-    unsure = [[0.4, 0.35, 0.25, 0.0, 0.0]] * 2 + [[0.0, 0.0, 1.0, 0.0, 0.0]]
-    found = combine(one_row(0, 0, 2, probabilities=unsure), equal(3), "mode")
-    assert found.values.tolist() == [0]
-    assert found.probabilities is not None
-    assert found.probabilities[0].argmax() == 2  # as the docstring says: these are means, whatever the vote
-
-
 def test_the_median_of_an_even_number_is_the_middle_of_the_middle_two() -> None:
     scores = [1.0, 2.0, 4.0, 5.0]
     assert torch.median(torch.tensor(scores)).item() == 2.0  # the trap: the lower one
     found = combine([Prediction(np.array([score]), None) for score in scores], equal(4), "median")
     assert found.values.tolist() == [3.0]
     assert combine([Prediction(np.array([s]), None) for s in (9.0, 1.0, 2.0)], equal(3), "median").values == [2.0]
-
-
-def test_the_mean_is_of_unrounded_predictions() -> None:
-    members = [classes([0.55, 0.45]), classes([0.55, 0.45]), classes([0.1, 0.9])]
-    assert [int(member.values[0]) for member in members] == [0, 0, 1]
-    found = combine(members, equal(3), "mean")
-    assert found.values.tolist() == [1]
-    np.testing.assert_allclose(found.probabilities, [[0.4, 0.6]], rtol=1e-6)
-    scores = [Prediction(np.array([value]), None) for value in (0.2, 1.1)]
-    assert combine(scores, [0.75, 0.25], "weighted").values.tolist() == pytest.approx([0.425])
-
-
-@pytest.mark.parametrize("rule", ["mean", "weighted", "mode"])
-def test_one_model_alone_says_what_it_says(rule) -> None:  # type: ignore[no-untyped-def]
-    member = Prediction(np.array([1]), np.array([[0.5, 0.5]], dtype=np.float32))  # a cosine just above zero
-    assert combine([member], [1.0], rule) is member
 
 
 def simulated(skills: list[float], seed: int = 0) -> tuple[list[Prediction], np.ndarray]:
@@ -154,23 +130,6 @@ def test_rows_that_do_not_choose_have_no_say_and_are_predicted_all_the_same() ->
     assert len(joined.prediction.values) == ROWS
 
 
-def right_on(*rows: int) -> Prediction:
-    """A sure prediction of four rows of class 0, right on ``rows`` alone."""
-    return classes(*([1.0, 0.0] if row in rows else [0.0, 1.0] for row in range(4)))
-
-
-def test_of_equally_good_models_the_first_is_the_best() -> None:
-    predictions = [right_on(0), right_on(0, 1), right_on(2, 3), right_on(1, 2)]
-    labels = np.zeros(4, dtype=int)
-    assert [*choose(predictions, labels, "accuracy", "mode", best=1)] == [1]
-    assert [*choose(predictions, labels, "accuracy", "mode", best=3)] == [1, 2, 3]
-
-
-def test_the_forward_pass_adds_a_model_that_leaves_the_score_as_it_is() -> None:
-    labels = np.zeros(4, dtype=int)
-    assert choose([right_on(0, 1), right_on(0, 1)], labels, "accuracy", "mean") == {0: 0.5, 1: 0.5}
-
-
 def sure_of(rows: int, *sure: int) -> Prediction:
     """Right on ``sure`` rows of class 0, wrong on the others by a little, so that one sure model outweighs two."""
     return classes(*([1.0, 0.0] if row in sure else [0.4, 0.6] for row in range(rows)))
@@ -191,12 +150,6 @@ def test_weights_are_those_of_the_fewest_members_that_reach_the_score() -> None:
     predictions = [classes([0.8, 0.2], [0.35, 0.65], [1, 0]), classes([0.1, 0.9], [0.9, 0.1], [1, 0])]
     found = choose(predictions, np.zeros(3, dtype=int), "accuracy", "weighted")
     assert found == {0: pytest.approx(2 / 3), 1: pytest.approx(1 / 3)}
-
-
-def test_every_row_has_its_own_vote() -> None:
-    """The first row is agreed on, the second is a tie."""
-    tables = [[[0.9, 0.1], [0.6, 0.4]], [[0.9, 0.1], [0.1, 0.9]]]
-    assert combine([classes(*table) for table in tables], equal(2), "mode").values.tolist() == [0, 1]
 
 
 def test_sums_of_probabilities_do_not_depend_on_the_order_of_the_models() -> None:
@@ -220,11 +173,3 @@ def test_the_halves_are_alike_and_hold_every_row(rows: int) -> None:
     scores = np.random.default_rng(2).normal(size=200)
     half = first_half(scores, 0)
     assert abs(scores[half].mean() - scores[~half].mean()) < 0.05
-
-
-def test_the_halves_are_the_same_on_every_machine() -> None:
-    """A sort that is not stable orders equal labels as the processor's instructions have it."""
-    labels = np.random.default_rng(1).integers(0, 2, 500)
-    shuffled = np.random.default_rng([3, len(labels)]).permutation(len(labels))
-    expected = sorted(shuffled, key=lambda row: labels[row])[::2]
-    assert np.flatnonzero(first_half(labels, 3)).tolist() == sorted(expected)

@@ -28,12 +28,6 @@ def test_pearson_is_over_the_whole_split_and_not_a_mean_over_batches() -> None:
     assert score("pearson", predictions, labels) != pytest.approx(np.mean(batches), abs=1e-3)
 
 
-def test_pearson_reads_scores_unclipped() -> None:
-    labels = np.array([0.0, 5.0, 2.0, 3.0])
-    predictions = np.array([-3.0, 9.0, 2.0, 3.0])
-    assert pearson(predictions, labels) != pytest.approx(pearson(predictions.clip(0, 5), labels), abs=1e-3)
-
-
 @pytest.mark.parametrize("constant", [0.0, 0.1, 3.0, -1e9])
 def test_predictions_that_never_change_have_correlation_0(constant: float) -> None:
     varied = np.linspace(0, 5, 101)
@@ -46,11 +40,6 @@ def test_predictions_that_never_change_have_correlation_0(constant: float) -> No
 def test_predictions_that_are_not_finite_are_never_scored(metric: Metric, bad: float) -> None:
     with pytest.raises(ValueError, match="NaN or infinity"):
         score(metric, np.array([1.0, bad]), np.array([1.0, 0.0]))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
-def test_whole_classes_are_compared_whatever_their_dtype(dtype: str) -> None:
-    assert score("accuracy", np.array([0, 1, 2, 2], dtype=dtype), np.array([0, 1, 1, 2])) == 0.75
 
 
 def test_the_metrics_are_evaluate_metrics() -> None:
@@ -69,26 +58,12 @@ def test_the_metrics_are_evaluate_metrics() -> None:
 METRICS: dict[str, Metric] = {"sst": "accuracy", "quora": "accuracy", "sts": "pearson"}
 
 
-@pytest.mark.parametrize("metric", MEASURES)
-def test_evaluate_gives_the_same_numbers(metric: Metric) -> None:
-    generator = np.random.default_rng(0)
-    predictions, labels = generator.integers(3, size=50), generator.integers(3, size=50)
-    assert load_metric(metric).compute(predictions=predictions, references=labels) == {
-        metric: score(metric, predictions, labels)
-    }
-
-
 def test_both_overall_scores_are_those_that_the_papers_print() -> None:
     # Xu 2024, table 2 (test) prints the normalised one, Liu & Shen 2023, table 5 (dev) the plain one.
     _, normalised = overall({"sst": 0.548, "quora": 0.735, "sts": 0.815}, METRICS)
     assert normalised == pytest.approx(0.7302, abs=5e-5)
     plain, _ = overall({"sst": 0.518, "quora": 0.831, "sts": 0.858}, METRICS)
     assert plain == pytest.approx(0.736, abs=5e-4)
-
-
-def test_both_overall_scores_agree_where_nothing_is_a_correlation() -> None:
-    assert overall({"sst": 0.5, "quora": 0.7}, METRICS) == pytest.approx((0.6, 0.6))
-    assert overall({"sts": -1.0}, METRICS) == (-1.0, 0.0)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "macro-f1", "matthews", "kappa"])

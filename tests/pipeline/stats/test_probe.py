@@ -27,19 +27,6 @@ def test_what_is_linear_is_read(classes: int | None, share: float) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, None])
-def test_more_numbers_than_rows_do_not_help_with_labels_that_mean_nothing(classes: int | None) -> None:
-    vectors, wanted = RNG.normal(size=(200, 800)), labels(classes, VECTORS[:200])
-    assert explained(vectors, wanted, classes) == pytest.approx(0.0, abs=0.05)
-
-
-def test_it_says_the_same_twice_and_in_other_units() -> None:
-    wanted = labels(None, VECTORS)
-    found = explained(VECTORS, wanted, None)
-    assert explained(VECTORS, wanted, None) == found
-    assert explained(100 * VECTORS - 7, wanted, None) == pytest.approx(found, abs=1e-9)
-
-
-@pytest.mark.parametrize("classes", [2, None])
 def test_few_rows_and_labels_of_one_kind_are_no_error(classes: int | None) -> None:
     assert explained(VECTORS[:LEAST_ROWS], np.zeros(LEAST_ROWS), classes) == 0
 

@@ -65,16 +65,6 @@ def test_a_block_may_be_left_out_of_the_holding(number: signal.Signals) -> None:
     assert reached == ["lifted"]
 
 
-def test_without_a_signal_handlers_come_back() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with DeferredInterrupts() as interrupts:
-        assert [signal.getsignal(number) for number in SIGNALS] != before
-        interrupts.raise_held()
-        with interrupts.lifted():
-            assert [signal.getsignal(number) for number in SIGNALS] == before
-    assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
 def test_a_signal_outlives_an_error_in_the_block() -> None:
     """Whoever goes on after the error must not go on after Ctrl-C."""
     with pytest.raises(Interrupted) as raised, DeferredInterrupts():
@@ -93,16 +83,6 @@ def test_other_threads_leave_signals_alone() -> None:
     thread.start()
     thread.join()
     assert handlers == [before]
-
-
-def test_a_second_hangup_waits_like_the_first() -> None:
-    """The shell sends one, and the kernel when the shell ends."""
-    reached = []
-    with pytest.raises(Interrupted) as raised, DeferredInterrupts():
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGHUP)
-        reached.append("after both")
-    assert (reached, raised.value.args) == (["after both"], (signal.SIGHUP,))
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:

@@ -134,20 +134,6 @@ def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGINT
 
 
-def test_a_second_hangup_does_not_kill(tmp_path: Path) -> None:
-    mark = stand_in(tmp_path, "torch", SLEEPS_TWICE)
-    process = start(["extract", "--task", "sst"], tmp_path)
-    wait_for(mark.exists, process)
-    process.send_signal(signal.SIGHUP)
-    wait_for((tmp_path / "again").exists, process)
-    process.send_signal(signal.SIGHUP)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    process.terminate()
-    assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode == -signal.SIGTERM
-
-
 def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tmp_path: Path) -> None:
     mark = stand_in(tmp_path, "torch", ENDS_WITH_ANOTHER)
     process = start(["extract", "--task", "sst"], tmp_path)

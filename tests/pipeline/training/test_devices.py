@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.runs.provenance import provenance
 from pipeline.system.errors import PipelineError
 from pipeline.training import devices
 
@@ -60,18 +59,3 @@ def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert not devices.on_gpu()
     assert devices.hardware(1).startswith("CPU")
-
-
-def test_a_record_names_the_gpus_that_trained_not_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "on_gpu", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H100")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert provenance.__wrapped__()["hardware"] == "1 x H100"
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert provenance.__wrapped__()["hardware"] == "4 x H100"
-
-
-def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PipelineError, match="2 processes were launched"):
-        devices.make_accelerator("fp32")

@@ -117,14 +117,6 @@ def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
     assert all(map(torch.equal, expected, (torch.rand(5), torch.rand(5, device=device))))
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
-def test_a_step_seeds_whatever_device_trains(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeded: list[int] = []
-    monkeypatch.setattr(torch.get_device_module(kind), "manual_seed", seeded.append)
-    _seed(7, torch.device(kind))
-    assert seeded == [7]
-
-
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
     model, expected = make_model(0.0), make_model(0.0)
     train(model, max_grad_norm=20, weight_decay=0.0, warmup_ratio=0.0)
@@ -362,27 +354,12 @@ def test_scoring_the_start_changes_no_step() -> None:
     }  # fmt: skip
 
 
-def test_what_is_scored_is_logged_with_the_loss_where_there_is_one() -> None:
-    process = Process(0, Group(1))
-    curve = train(make_model(), accelerator=process, score_start=True).curve
-    assert process.logged == [
-        (7 * number, {"dev_score": row["dev"]} | ({"loss": row["loss"]} if number else {}))
-        for number, row in enumerate(curve)
-    ]
-
-
 def test_a_start_that_is_never_beaten_is_kept() -> None:
     scores = iter([0.9, 0.5, 0.9, 0.8])
     model = make_model()
     fitted = train(model, score_start=True, evaluate=lambda _: next(scores))
     assert (fitted.best_epoch, fitted.best_score) == (0, 0.9)
     assert equal(weights(model), weights(make_model()))
-
-
-def test_a_start_counts_for_early_stopping() -> None:
-    scores = iter([0.9, 0.5, 0.95, 0.8])
-    settings = {"score_start": True, "early_stopping_patience": 1}
-    assert [row["epoch"] for row in train(make_model(), evaluate=lambda _: next(scores), **settings).curve] == [0, 1]
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 8])
@@ -412,21 +389,6 @@ def test_a_kept_start_survives_a_stop(tmp_path: Path) -> None:
     resumed = make_model()
     assert train(resumed, evaluate=lambda _: -9.0, **settings).best_epoch == 0
     assert equal(weights(resumed), weights(make_model()))
-
-
-def test_fewer_evaluations_change_no_step() -> None:
-    every, last = make_model(), make_model()
-    train(every, evaluate=lambda _, scores=iter(range(9)): float(next(scores)))
-    fitted = train(last, evaluate=lambda _: 0.0, evaluations=1)
-    assert [row["epoch"] for row in fitted.curve] == [EPOCHS]
-    assert equal(weights(every), weights(last))
-
-
-def test_patience_is_asked_only_where_there_is_a_score() -> None:
-    """Epoch 1 of three is not scored: counted there, patience would end the run before its first score."""
-    scores = iter([0.5, 0.6])
-    found = train(make_model(), evaluate=lambda _: next(scores), evaluations=2, early_stopping_patience=1)
-    assert [row["epoch"] for row in found.curve] == [2, 3]
 
 
 def test_of_several_scores_the_mean_decides_and_all_are_in_the_curve() -> None:
@@ -534,11 +496,6 @@ def test_surgery_on_orthogonal_gradients_is_their_sum_bit_for_bit(surgery: str) 
     assert equal(weights(together(True, surgery)), weights(together(True)))
 
 
-@pytest.mark.parametrize("surgery", ["pcgrad", "upgrad"])
-def test_surgery_on_conflicting_gradients_is_not_their_sum(surgery: str) -> None:
-    assert not equal(weights(together(False, surgery)), weights(together(False)))
-
-
 @pytest.mark.parametrize("pieces", [2, 5])
 def test_surgery_is_on_the_gradients_of_whole_batches(pieces: int) -> None:
     whole, cut = together(False, "pcgrad"), together(False, "pcgrad", pieces=pieces)
@@ -616,14 +573,6 @@ def test_the_parts_of_a_model_move_by_their_own_rates() -> None:
     }
     assert moved["backbone.encoder.layer.0.weight"].item() == pytest.approx(1e-3, rel=1e-2)
     assert moved["head.weight"].item() == pytest.approx(1e-2, rel=1e-2)
-
-
-def test_the_curve_holds_the_rate_of_the_last_step_by_its_schedule() -> None:
-    total = EPOCHS * 7
-    for schedule, at in (("linear", lambda s: (total - s + 1) / (total - 2)), ("noam", lambda s: (2 / s) ** 0.5)):
-        fitted = train(make_model(), schedule=schedule)
-        expected = [1e-2 * at(7 * epoch) for epoch in range(1, EPOCHS + 1)]
-        assert [row["learning_rate"] for row in fitted.curve] == pytest.approx(expected)
 
 
 class Seconds:
@@ -726,22 +675,6 @@ def test_a_kill_costs_a_tenth_of_a_run_or_a_minute_and_writing_next_to_nothing(
     assert written[-1] == now
 
 
-def test_a_longest_time_between_checkpoints_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, steps = 0.0, list[int]()
-    monkeypatch.setattr("pipeline.training.checkpoint.time.monotonic", lambda: now)
-    monkeypatch.setattr(
-        "pipeline.training.checkpoint.save_checkpoint", lambda _, checkpoint: steps.append(checkpoint.progress.step)
-    )
-
-    def step(model: nn.Module, piece: Piece) -> Tensor:
-        nonlocal now
-        now += 10 if len(steps) < 10 else 1000
-        return squared_error(model, piece)
-
-    train(make_model(), loss=step, checkpoint_file=tmp_path / "state.safetensors", checkpoint_seconds=1.0, epochs=2)
-    assert steps == [*range(1, 15), 14]
-
-
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
@@ -819,12 +752,6 @@ def command_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def test_peak_memory_is_the_most_of_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = iter([10.0, 30.0, 20.0])
-    monkeypatch.setattr("pipeline.training.fit.peak_memory_mb", lambda: next(measured))
-    assert train(make_model()).peak_memory_mb == 30.0
-
-
 def test_all_that_a_batch_holds_reaches_the_loss() -> None:
     def step(epoch: int, first: int) -> Iterator[list[Piece]]:
         yield [Piece({"rows": torch.arange(ROWS), "targets": Y})]
@@ -858,19 +785,6 @@ class Counting:
 
     def state(self) -> dict[str, Tensor]:
         return {"count": torch.tensor(float(len(self.steps)))}
-
-
-def test_companions_are_told_of_each_step_and_what_they_measure_is_in_the_curve(tmp_path: Path) -> None:
-    total = 7 * EPOCHS
-    companions = [Counting("one"), Counting("other")]
-    fitted = train(make_model(), companions=companions, checkpoint_file=tmp_path / "state.safetensors")
-    for companion in companions:
-        assert companion.began == [0]
-        assert companion.steps == [(step, total) for step in range(1, total + 1)]
-        assert [row[companion.name] for row in fitted.curve] == [7, 14, 21]
-    again = [Counting("one"), Counting("other")]
-    train(make_model(), companions=again, checkpoint_file=tmp_path / "state.safetensors")
-    assert [companion.began for companion in again] == [[total], [total]]
 
 
 ONCE = {"schedule": "constant", "warmup_ratio": 0.0, "learning_rate": 1e-3, "weight_decay": 0.01, "max_grad_norm": 1e6}

@@ -1,6 +1,5 @@
 """Masked-language-model training: the right tokens are asked for, and the head reads these alone."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,14 +94,6 @@ def test_scores_and_gradients_are_those_of_a_head_that_reads_every_token(
     assert model(**inputs).logits.shape == (2, 7, 50)  # nothing stays behind
 
 
-def test_the_head_counts_what_berts_does() -> None:
-    with torch.device("meta"):
-        model = BertForMaskedLM(BertConfig())
-    model.tie_weights()
-    encoder = {id(parameter) for parameter in model.base_model.parameters()}
-    assert sum(p.numel() for p in model.parameters() if id(p) not in encoder) == 622_650
-
-
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("hidden", [0.0, 0.15, 1.0])
 @pytest.mark.parametrize(("pieces", "most_padding"), [(1, None), (2, None), (3, 2), (12, None), (20, None), (1, 3)])
@@ -164,14 +155,6 @@ def test_what_is_hidden_follows_from_the_seed(backbone: Backbone) -> None:
     assert evaluated != other[1]
 
 
-def test_the_order_of_the_texts_and_the_random_numbers_follow_from_the_seed(backbone: Backbone) -> None:
-    texts = [f"the {thing} is {word}" for thing in ("film", "song", "book") for word in ("good", "bad", "warm", "cold")]
-    one, other = (shown(backbone, texts, Masking(chosen=0.0), seed) for seed in (1, 2))
-    assert one[0] != other[0]
-    assert one[1] == other[1]
-    assert not {*map(str, one[2])} & {*map(str, other[2])}
-
-
 def asked_of_fit(
     backbone: Backbone,
     held_out: dict[str, TokenisedSplit],
@@ -214,18 +197,6 @@ def test_a_batch_is_cut_for_all_processes_and_their_accumulation(
     )
     (again,) = data.batches(1, 1)
     assert torch.equal(again[0].batch["input_ids"], last[0].batch["input_ids"])
-
-
-def test_training_is_named_and_kept_as_is_said(
-    backbone: Backbone, fit_asked: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    asked_of_fit(backbone, {})
-    asked_of_fit(backbone, {}, title="again", checkpoint_file=tmp_path, checkpoint_seconds=1.0)
-    names = ("title", "seed", "metric", "checkpoint_file", "checkpoint_seconds")
-    assert [[given[name] for name in names] for given in fit_asked] == [
-        ["pretrain", 1, "masked accuracy", None, 60.0],
-        ["again", 1, "masked accuracy", tmp_path, 1.0],
-    ]
 
 
 def test_the_score_is_the_share_of_hidden_words_that_are_guessed(

@@ -39,13 +39,3 @@ def test_free_memory_is_what_the_container_has_left(
     monkeypatch.setattr(memory, "on_gpu", lambda: False)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     assert memory.free_host_bytes() == memory.free_bytes() == free
-
-
-def test_the_machines_memory_is_not_that_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "on_gpu", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * 2**30)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**30)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert memory.free_bytes() == 72 * 2**30
-    assert memory.free_host_bytes() == 1000

@@ -13,7 +13,7 @@ from pipeline.settings.parts import Mixing
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import RULES as BY_NAME
-from pipeline.training.mixing import Joint, TaskBatches, annealed_alpha, mixed, probabilities, sampled
+from pipeline.training.mixing import Joint, TaskBatches, mixed, probabilities, sampled
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
 EPOCHS = 6
@@ -95,15 +95,6 @@ def test_an_epoch_taken_up_in_the_middle_goes_on_as_it_would_have(rule: str, epo
     assert steps(joint(rule), epoch, first) == steps(joint(rule), epoch)[first:]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_one_task_alone_is_that_task(rule: str) -> None:
-    alone, plain = joint(rule, {"large": 7}), numbered(7)
-    assert alone.batches_per_epoch == 7
-    for epoch in range(1, EPOCHS + 1):
-        rows = [[rows for _, rows in step] for step in steps(alone, epoch)]
-        assert rows == [[piece.batch["rows"].tolist() for piece in step] for step in plain.of_pass(epoch, 0)]
-
-
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [("simultaneous", 3), ("round-robin", 9), *((rule, 14) for rule in ONE_A_STEP if rule != "round-robin")],
@@ -113,10 +104,6 @@ def test_the_rule_says_how_long_an_epoch_is_unless_the_recipe_does(rule: str, ex
     data = joint(rule, steps_per_epoch=5)
     assert (data.batches_per_epoch, data.epochs) == (5, EPOCHS)
     assert joint(rule, steps_per_epoch=5, min_steps=31).epochs == 7
-
-
-def test_round_robin_takes_the_tasks_in_turn() -> None:
-    assert [task for task, _ in drawn(joint("round-robin"))] == list(COUNTS) * 3 * EPOCHS
 
 
 def test_shuffled_passes_every_task_once_an_epoch_in_an_order_of_its_own() -> None:
@@ -131,11 +118,6 @@ def test_shuffled_passes_every_task_once_an_epoch_in_an_order_of_its_own() -> No
     assert any(order != tuple(sorted(order)) for order in orders)
 
 
-def test_shuffled_passes_go_on_across_epochs_of_another_length() -> None:
-    whole = [task for task, _ in drawn(joint("shuffled"))]
-    assert [task for task, _ in drawn(joint("shuffled", steps_per_epoch=5))] == whole[: 5 * EPOCHS]
-
-
 @pytest.mark.parametrize("rule", ["proportional", "square-root", "annealed", "shuffled"])
 def test_the_seed_decides_what_is_drawn(rule: str) -> None:
     assert drawn(joint(rule)) == drawn(joint(rule))
@@ -148,13 +130,6 @@ def test_the_seed_decides_what_is_drawn(rule: str) -> None:
 )
 def test_probabilities_are_the_sizes_to_the_power_of_alpha(alpha: float, expected: tuple[float, ...]) -> None:
     assert list(probabilities(ROWS, alpha).values()) == pytest.approx(expected, abs=5e-5)
-
-
-def test_annealing_goes_from_the_sizes_towards_even_shares() -> None:
-    assert [annealed_alpha(epoch, 25) for epoch in (1, 13, 25)] == pytest.approx([1, 0.6, 0.2])
-    assert annealed_alpha(1, 1) == 1
-    alphas = [annealed_alpha(epoch, 7) for epoch in range(1, 8)]
-    assert alphas == sorted(alphas, reverse=True)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5, 0.2])
@@ -190,20 +165,6 @@ def test_the_steps_of_an_epoch_can_be_a_named_tasks(mixing: Any, steps: int) -> 
     assert recipe.changed({"epoch_of": None}).joint_steps(batches) == steps * 755 / 1068
     read = recipe.epochs * recipe.joint_steps(batches) * recipe.batch_size / (3 if mixing == "round-robin" else 1)
     assert read / rows["quora"] == pytest.approx(0.302, abs=5e-4)
-
-
-def test_of_a_named_task_an_epoch_has_each_batch_once() -> None:
-    data = joint(epoch_of="middle")
-    assert data.batches_per_epoch == COUNTS["middle"]
-    for epoch in (1, 2, 3):
-        seen = [rows[1] for step in steps(data, epoch) for task, rows in step[::2] if task == "middle"]
-        assert seen == list(range(COUNTS["middle"]))
-
-
-@pytest.mark.parametrize("mixing", ["shuffled", "annealed", "proportional"])
-def test_where_an_epoch_is_a_pass_over_all_tasks_no_task_counts_it(mixing: Any) -> None:
-    with pytest.raises(ValueError, match="the rows of all tasks"):
-        Recipe(mixing=mixing, epoch_of="sst")
 
 
 def test_an_epoch_may_have_a_most_of_steps() -> None:

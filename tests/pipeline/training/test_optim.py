@@ -9,7 +9,6 @@ from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import (
     OPTIMIZERS,
-    constant_schedule,
     linear_schedule,
     noam_schedule,
     parameter_groups,
@@ -48,15 +47,6 @@ def test_named_matrices_are_spared_from_decay() -> None:
     assert "value.weight" in free - decayed
 
 
-def test_no_group_is_empty() -> None:
-    model = Model()
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter.ndim == 1)
-    assert [decay for decay, _ in names(model)] == [0.0]
-    model.requires_grad_(False)
-    assert parameter_groups(model, 0.01) == []
-
-
 @pytest.mark.parametrize(
     ("total", "warmup", "expected"),
     [
@@ -73,17 +63,6 @@ def test_the_rate_rises_and_falls_linearly(total: int, warmup: float, expected: 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100, 1001])
 @pytest.mark.parametrize("warmup", [0.0, 0.05, 0.1, 0.5, 1.0])
-def test_every_step_learns_and_none_beyond_the_peak(total: int, warmup: float) -> None:
-    factors = [linear_schedule(step, total, warmup) for step in range(total)]
-    assert min(factors) > 0
-    assert max(factors) == 1
-    peak = factors.index(1)
-    assert factors[: peak + 1] == sorted(factors[: peak + 1])
-    assert factors[peak:] == sorted(factors[peak:], reverse=True)
-
-
-@pytest.mark.parametrize("total", [1, 2, 7, 100, 1001])
-@pytest.mark.parametrize("warmup", [0.0, 0.05, 0.1, 0.5, 1.0])
 def test_noam_peaks_where_linear_does_and_never_ends(total: int, warmup: float) -> None:
     factors = [noam_schedule(step, total, warmup) for step in range(total)]
     peak = max(1, round(total * warmup)) - 1
@@ -91,13 +70,6 @@ def test_noam_peaks_where_linear_does_and_never_ends(total: int, warmup: float) 
     assert min(factors) > 0
     assert factors[: peak + 1] == pytest.approx([linear_schedule(step, total, warmup) for step in range(peak + 1)])
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
-
-
-@pytest.mark.parametrize(("step", "noam", "linear"), [(24_000, 0.5, 0.667), (60_000, 0.316, 0), (6_000, 1, 1)])
-def test_noam_stays_above_linear_at_the_end(step: int, noam: float, linear: float) -> None:
-    """T = 60,000 steps, 10 % of them warm-up; steps counted from 1."""
-    assert noam_schedule(step - 1, 60_000, 0.1) == pytest.approx(noam, abs=5e-4)
-    assert linear_schedule(step - 1, 60_000, 0.1) == pytest.approx(linear, abs=5e-4)
 
 
 class Encoder(nn.Module):
@@ -133,12 +105,6 @@ def test_layers_learn_the_slower_the_lower_they_are() -> None:
     embeddings = [rate for name, rate in rates.items() if ".embeddings." in name]
     assert embeddings == pytest.approx([5.404e-6] * 3, abs=5e-10)
     assert {rate for name, rate in rates.items() if "pooler" in name or "head" in name} == {1e-5}
-
-
-def test_embeddings_may_have_a_rate_of_their_own() -> None:
-    rates = peak_rates(transfer_model(), recipe(layer_decay=0.9, embedding_learning_rate=1e-5))
-    assert {rate for name, rate in rates.items() if ".embeddings." in name} == {1e-5}
-    assert rates["backbone.encoder.layer.0.output.weight"] == pytest.approx(1e-5 * 0.9**11)
 
 
 def test_backbone_modules_and_heads_have_each_their_rate() -> None:
@@ -189,11 +155,6 @@ def test_a_task_called_head_is_not_a_head() -> None:
     model.backbone.adapters = nn.ModuleDict({"head": nn.Linear(4, 2)})  # type: ignore[union-attr]
     rates = peak_rates(model, recipe(learning_rate=3e-4, head_learning_rate=1e-3), OWN)
     assert rates["backbone.adapters.head.weight"] == 3e-4
-
-
-@pytest.mark.parametrize(("warmup", "factors"), [(0.0, [1, 1, 1, 1]), (0.5, [0.5, 1, 1, 1])])
-def test_a_constant_schedule_stays_where_its_warm_up_ends(warmup: float, factors: list[float]) -> None:
-    assert [constant_schedule(step, 4, warmup) for step in range(4)] == factors
 
 
 def test_the_courses_adamw_is_its_equation_and_resumes() -> None:

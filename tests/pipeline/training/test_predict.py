@@ -78,33 +78,12 @@ def test_outputs_are_those_of_each_pair_by_itself(head: str, pooling: str, sente
     torch.testing.assert_close(outputs(model, split), plain_outputs(model, split), atol=2e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("block", [1, 17, 60])
-def test_blocks_only_bound_the_memory(block: int, make, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    model, split = make(), siamese_split(60, 9, types=False)
-    whole = outputs(model, split)
-    monkeypatch.setattr(predict, "BLOCK_ROWS", block)
-    torch.testing.assert_close(outputs(model, split), whole, atol=2e-6, rtol=1e-5)
-
-
 def test_each_different_sentence_is_encoded_once(make: Callable[..., TransferModel]) -> None:
     model, split = make(), siamese_split(60, 9)
     seen = counted(model)
     outputs(model, split)
     assert split.b is not None
     assert sum(seen) == len({ids.tobytes() for ids in split.a + split.b}) == 9
-
-
-def test_sentences_are_padded_among_their_like_and_not_to_their_pair(make: Callable[..., TransferModel]) -> None:
-    model = make()
-    short, long = np.full(3, 7, np.int32), np.full(14, 8, np.int32)
-    a = [np.append(short, np.int32(i)) for i in range(5, 13)]
-    b = [np.append(long, np.int32(i)) for i in range(5, 13)]
-    lengths: list[int] = []
-    model.backbone.register_forward_hook(
-        lambda _, inputs, kwargs, output: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    outputs(model, TokenisedSplit(a, None, b, None), batch_size=4)
-    assert lengths == [15, 4]
 
 
 @dataclass(frozen=True)

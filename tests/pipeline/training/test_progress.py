@@ -42,9 +42,3 @@ def test_the_bar_shows_only_what_is_known(screen: Screen) -> None:
     shown.step(15, 30, 2, 0.25, 99.0, 5.0, True)
     assert screen(shown).startswith("adapter sst epoch 2/3 loss 0.2500 99 examples/s")
     assert screen(shown).endswith("left 0:05")
-
-
-def test_the_score_of_the_start_is_named(screen: Screen) -> None:
-    shown = TrainingProgress("adapter sst", 3)
-    shown.scoring(0)
-    assert screen(shown).startswith("adapter sst start, scoring dev")

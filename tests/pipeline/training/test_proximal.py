@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.models.heads import CosineHead
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
 from pipeline.training.terms import loss_with
@@ -27,27 +25,6 @@ def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
         raise AssertionError("asked for")
 
     return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, never))
-
-
-class Cosine(nn.Module):
-    """The cosine of a vector and its image, from which a threshold is taken off when it is not training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.head = nn.Linear(6, 6), CosineHead(tuned_threshold=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x, self.linear(x))
-
-
-def test_a_threshold_that_dev_has_chosen_is_no_part_of_the_term() -> None:
-    model, piece = Cosine().train(), Piece({"rows": torch.arange(8)})
-    term = proximal(model)
-    term.start({})
-    assert model.head.threshold is not None
-    model.head.threshold.fill_(0.6)
-    assert term(model, piece, forward(model, piece)).item() == 0
-    assert model.head.threshold == 0.6
 
 
 def train(model: nn.Module, weight: float | None, stop_at: int = 0, **settings: Any) -> Progress:
@@ -82,17 +59,6 @@ def test_after_a_step_the_teacher_is_the_mean_that_the_formula_gives() -> None:
     for teacher, old, new in zip(term.teacher.values(), before, after, strict=True):
         torch.testing.assert_close(teacher, 0.99 * old + 0.01 * new)
     assert equal(weights(model), after)
-
-
-@pytest.mark.parametrize(("step", "beta"), [(1, 0.99), (10, 0.99), (11, 0.999), (100, 0.999)])
-def test_the_mean_is_slower_after_a_tenth_of_the_steps(step: int, beta: float) -> None:
-    model = nn.Linear(1, 1, bias=False)
-    term = proximal(model)
-    nn.init.zeros_(model.weight)
-    term.start({})
-    nn.init.ones_(model.weight)
-    term.after_step(step, 100)
-    assert term.teacher["weight"].item() == pytest.approx(1 - beta, rel=1e-4)
 
 
 def test_the_teacher_shares_what_is_frozen_and_nothing_that_trains() -> None:

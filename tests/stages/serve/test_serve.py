@@ -104,13 +104,6 @@ def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeyp
     huggingface_hub.configure_http_backend()  # forgets the sessions that take no notice of being offline
 
 
-def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) -> None:
-    assert shelf.tasks == ["films", "meals", "pairs"]
-    models = [shelf.load(name).model for name in (*shelf.tasks, f"pairs@{shop.adapters['pairs'].run}")]
-    for name in shop.workspace.backbone.tensor_names:
-        assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
-
-
 @pytest.mark.parametrize("form", ["task", "run", "folder"])
 def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> None:
     run = shop.adapters["films"].run  # not the task's best
@@ -135,15 +128,6 @@ def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: 
         assert small.find(name) is model
         assert small.loaded == 1
         assert model.answers(rows) == shelf.load(name).answers(rows)
-
-
-def test_the_model_that_was_not_asked_longest_makes_room(shop: Shop) -> None:
-    small = StoreShelf.open(shop.store, "films", None, "fp32", most=2)
-    for name in ("films", "meals"):
-        small.load(name)
-    assert small.find("films") is not None
-    small.load("pairs")
-    assert [small.find(name) is None for name in ("films", "meals", "pairs")] == [False, True, False]
 
 
 def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best(
