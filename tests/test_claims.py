@@ -149,6 +149,7 @@ def predictions_on(folder: Path, target: str) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[..., Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"

@@ -10,7 +10,7 @@ from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.server import kill_server
 
-QUICK = [name for name in SCENARIOS if name != "export onnx"]
+QUICK = ["extract", "fuse", "compare", "pretrain", "ensemble", "runs remove", "store import", "tasks new"]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
 
 @pytest.mark.slow
 def test_a_killed_command_given_again_ends_as_one_that_was_never_killed(harness: Harness) -> None:
-    check([*kill(harness, len(SCENARIOS), 1, QUICK)], len(SCENARIOS))
+    check([*kill(harness, len(QUICK), 1, QUICK)], len(QUICK))
 
 
 @pytest.mark.slow

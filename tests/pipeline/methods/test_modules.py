@@ -79,6 +79,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerances: fl
         torch.testing.assert_close(found[name], tensor, msg=name, **{"rtol": 1e-4, "atol": 1e-5, **tolerances})
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("kind", "family"), PLACES)
 def test_modules_change_what_the_backbone_says_and_they_alone_train(kind: str, family: str, families: Any) -> None:
     backbone = families[family]
@@ -135,6 +136,7 @@ def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
 
 
 @pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("mask", [PADDED, torch.ones_like(PADDED)], ids=["padded", "whole"])
 @pytest.mark.parametrize(("kind", "family"), PLACES)

@@ -210,6 +210,7 @@ def check_refused(file: Path, artifact: Artifact, store: Store, backbone: Backbo
     return message
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("kind", "poison"), [(k, p) for k in KINDS for p in POISONS if not (p == "another task's" and k in UNNAMED)]
 )

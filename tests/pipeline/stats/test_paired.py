@@ -137,7 +137,7 @@ def drawn_systems(metric: Metric, shape: str, rows: int, seeds: int, generator: 
     return ours, theirs, labels
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     parts=st.lists(
         st.tuples(
@@ -194,6 +194,7 @@ def of_quality(metric: Metric, qualities: list[float], generator: np.random.Gene
     return [labels, *((labels + shared + n * generator.normal(size=(seeds, 100)), (2 + n**2) ** -0.5) for n in noise)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("qualities", [[0.5, 0.5, 0.5], [0.5, 0.6, 0.4]])
 def test_all_intervals_of_a_family_hold_in_95_of_100_studies(qualities: list[float], seeds: int) -> None:
@@ -279,7 +280,7 @@ def seeded(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "most"), [(3, 0.06), (5, 0.06)])
+@pytest.mark.parametrize(("seeds", "most"), [(3, 0.06), pytest.param(5, 0.06, marks=pytest.mark.long)])
 def test_where_seeds_differ_few_null_studies_have_a_verdict_and_intervals_hold_as_often_as_they_say(
     seeds: int, most: float
 ) -> None:
@@ -362,7 +363,15 @@ def test_several_runs_of_a_seed_count_as_one() -> None:
     assert twice == once == paired_difference("accuracy", list(ours), list(theirs), labels)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "macro-f1", "matthews", "kappa", "pearson", "spearman"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "accuracy",
+        "macro-f1",
+        "pearson",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("matthews", "kappa", "spearman")),
+    ],
+)
 def test_the_interval_of_a_score_covers_the_true_one_as_often_as_it_says(metric: Metric) -> None:
     generator, rows, draws = np.random.default_rng(5), 300, 600
 
@@ -397,7 +406,9 @@ def test_predictions_that_never_change_have_an_interval_with_a_width(metric: Met
     assert low < METRICS[metric].score(np.ones(40), labels) < high
 
 
-@pytest.mark.parametrize(("seeds", "family", "studies"), [(3, 1, 1500), (5, 20, 5000)])
+@pytest.mark.parametrize(
+    ("seeds", "family", "studies"), [(3, 1, 1500), pytest.param(5, 20, 5000, marks=pytest.mark.long)]
+)
 def test_sources_that_runs_of_a_seed_share_make_no_false_verdicts(seeds: int, family: int, studies: int) -> None:
     """Three targets, equally good systems: half of what a seed changes is the same on all of them."""
     wrong = Counter[str]()
@@ -462,7 +473,9 @@ def in_fours(runs: int, generator: np.random.Generator) -> tuple[np.ndarray, np.
     return (generator.random((runs, 400)) > right).astype(float), np.arange(400) // 4
 
 
-@pytest.mark.parametrize(("is_told", "least", "most"), [(True, 0.0, 0.06), (False, 0.08, 0.3)])
+@pytest.mark.parametrize(
+    ("is_told", "least", "most"), [(True, 0.0, 0.06), pytest.param(False, 0.08, 0.3, marks=pytest.mark.long)]
+)
 def test_few_null_families_on_rows_that_share_texts_have_a_verdict(is_told: bool, least: float, most: float) -> None:
     """Five rows against a reference on three tasks and their mean, three seeds, groups of four rows."""
     wrong, studies = 0, 300

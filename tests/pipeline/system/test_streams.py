@@ -77,6 +77,7 @@ def test_closed_descriptors_are_given_to_no_other_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_whose_result_nobody_reads_is_kept(
     nobody: int, backbone_folder: Path, data_folder: Path, tmp_path: Path

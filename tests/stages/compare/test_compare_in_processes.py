@@ -124,6 +124,7 @@ def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: p
         compare(heads, workspace, executor=lambda: processes(2))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_machine_refuses_ends_a_study_in_one_process_and_in_several(
     workspace: Workspace, run: Command, tmp_path: Path

@@ -92,9 +92,18 @@ def together(cells: Cells, task: str, workspace: Workspace) -> tuple[EnsembleRec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scoring", ["half", "test", "held-out", "train"])
+@pytest.mark.parametrize(
+    ("scoring", "whole"),
+    [
+        ("half", False),
+        ("test", False),
+        ("held-out", False),
+        ("train", False),
+        pytest.param("half", True, marks=pytest.mark.long),
+    ],
+)
 def test_no_scored_row_is_chosen_on(
-    scoring: str, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scoring: str, whole: bool, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_tasks(tmp_path / "data")
     for task in ("films", "meals", "pairs"):
@@ -104,7 +113,7 @@ def test_no_scored_row_is_chosen_on(
             rows[column] = [f"{text} {column} {number}" for number, text in enumerate(rows[column])]
         rows.to_csv(data / task / "dev.csv", index=False)
         rows.sample(frac=1, random_state=3).to_csv(data / task / "test.csv", index=False)
-    fewer = {} if scoring == "half" else {"methods": ["sequential", "adapter", "fusion"], "rows": {}, "curve": None}
+    fewer = {} if whole else {"methods": ["sequential", "adapter", "fusion"], "rows": {}, "curve": None}
     chosen = study(scoring=scoring, **fewer)
     workspace, cells = finished(chosen, data, backbone_folder, tmp_path / "true")
     made, members = together(cells, "pairs", workspace)

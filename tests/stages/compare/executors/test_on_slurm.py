@@ -36,6 +36,7 @@ def test_an_error_of_the_node_is_told_with_its_reason(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
