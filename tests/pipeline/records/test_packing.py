@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,16 +104,6 @@ def test_a_fusion_without_its_adapter_is_not_exported(lost: str, store: Store, t
     assert not (tmp_path / "out.tar.xz").exists()
 
 
-def test_files_that_are_links_are_exported(store: Store, other: Store, tmp_path: Path) -> None:
-    head = save(store, SST).folder / HEAD
-    head.rename(tmp_path / "head")
-    head.symlink_to(tmp_path / "head")
-    export_artifact(store, SST, tmp_path / "out.tar.xz")
-    import_artifacts(other, tmp_path / "out.tar.xz")
-    assert not (other.root / ADAPTER / HEAD).is_symlink()
-    assert other.verify() == 1
-
-
 # Importing what is there, in part or otherwise.
 
 
@@ -142,17 +131,6 @@ def test_what_is_here_and_damaged_is_not_taken_for_the_same(exported: Path, stor
     (store.root / ADAPTER / HEAD).write_bytes(b"")
     with pytest.raises(PipelineError, match=f"damaged.*store remove {SST}"):
         import_artifacts(store, exported)
-
-
-def test_a_fusion_over_adapters_that_are_nowhere_is_refused(exported: Path, other: Store) -> None:
-    partial = changed(exported, {member.name: None for member in members_of(exported, ADAPTER)})
-    before = contents(other.root)
-    with pytest.raises(PipelineError, match=f"fusion {FUSED} needs adapter {SST} of task 'sst'"):
-        import_artifacts(other, partial)
-    assert contents(other.root) == before
-    save(other, SST)
-    assert len(import_artifacts(other, partial).added) == 2
-    assert other.verify() == 3
 
 
 def test_a_fusion_over_other_contents_of_its_adapter_is_refused(store: Store, other: Store, tmp_path: Path) -> None:
@@ -313,16 +291,3 @@ def test_an_archive_whose_manifest_describes_no_task_is_refused(alone: Path, oth
     values = json.loads(member.content)
     content = json.dumps({**values, "dev": 0.99, "meaning": {}}).encode()
     assert_refused(changed(alone, {name: content}), other, "meaning: kind: missing; metric: missing")
-
-
-def test_an_export_is_written_and_read_piece_by_piece(store: Store, other: Store, tmp_path: Path) -> None:
-    size = 48 * 2**20
-    save(store, SST, width=size // 4)
-    tracemalloc.start()
-    try:
-        export_artifact(store, SST, tmp_path / "out.tar.xz")
-        import_artifacts(other, tmp_path / "out.tar.xz")
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < size / 8

@@ -15,7 +15,7 @@ from torch import nn
 from pipeline.records.packing import export_artifact
 from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store
 from pipeline.runs.weights import load_head
-from pipeline.system.atomic import sha256_file, write_text
+from pipeline.system.atomic import sha256_file
 from pipeline.system.errors import PipelineError
 from tests.pipeline.records.artifacts import FUSED, MEANING, OTHER, SST, STS, contents, manifest, save, save_fusion
 from tests.processes import in_a_process, left_behind
@@ -48,14 +48,6 @@ def test_what_was_saved_is_what_is_loaded(store: Store) -> None:
     assert load_file(artifact.folder / LAYERNORMS)["norm"].tolist() == [1, 1, 1]
 
 
-def test_a_head_without_weights_has_no_file(store: Store) -> None:
-    artifact = store.save(manifest(SST), lambda folder: write_text(folder / "adapter_config.json", "{}"))
-    assert list(artifact.manifest.files) == ["adapter_config.json"]
-    module = nn.Identity()
-    load_head(artifact, module)
-    assert not module.state_dict()
-
-
 def test_artifacts_are_listed_by_kind_task_and_run_and_a_store_that_is_not_there_is_empty(store: Store) -> None:
     assert store.artifacts() == []
     save_fusion(store)
@@ -72,13 +64,6 @@ def test_an_artifact_whose_writing_fails_does_not_appear(store: Store) -> None:
         store.save(manifest(SST), fail)
     assert store.artifacts() == []
     assert not contents(store.root)
-
-
-def test_folders_still_being_written_or_without_a_manifest_do_not_count(store: Store) -> None:
-    folder = save(store, SST).folder
-    folder.rename(folder.with_name(f".{SST}.12345678.tmp"))
-    (folder.parent / OTHER).mkdir()
-    assert store.artifacts() == []
 
 
 def test_saving_again_replaces_the_artifact_whole(store: Store) -> None:
@@ -133,13 +118,6 @@ def test_damage_to_any_file_is_seen_and_told_how_to_fix(name: str, damage: str, 
     assert message.startswith(f"{file}: {'missing' if damage == 'missing' else 'damaged'}")
     assert f"store remove {SST}" in message
     assert "extract --task sst" in message
-
-
-def test_a_damaged_fusion_is_made_again_with_fuse(store: Store) -> None:
-    fusion = save_fusion(store)[-1]
-    (fusion.folder / HEAD).unlink()
-    with pytest.raises(PipelineError, match="fuse --target sts"):
-        fusion.verify()
 
 
 def test_a_manifest_that_lists_no_files_vouches_for_nothing(store: Store) -> None:
@@ -269,39 +247,6 @@ def test_verify_names_every_problem_at_once(store: Store) -> None:
     assert copied.is_dir()
 
 
-def not_there(root: Path) -> None:
-    pass
-
-
-def a_file(root: Path) -> None:
-    root.write_text("")
-
-
-def a_circle(root: Path) -> None:
-    root.symlink_to(root)
-
-
-@pytest.mark.parametrize(
-    ("made", "reason"),
-    [
-        (not_there, "no such folder"),
-        (a_file, "there is a file where a folder is needed"),
-        (a_circle, "links go round in a circle"),
-    ],
-)
-def test_what_is_no_folder_is_no_store(made: Callable[[Path], None], reason: str, store: Store) -> None:
-    made(store.root)
-    for use in (
-        store.check,
-        store.verify,
-        lambda: store.remove(SST),
-        lambda: export_artifact(store, SST, store.root / "x.tar.xz"),
-    ):
-        with pytest.raises(PipelineError, match=reason) as caught:
-            use()
-        assert str(store.root) in str(caught.value)
-
-
 def test_folders_that_cannot_be_read_are_named(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     save(store, SST)
     (store.root / "fusions").write_text("")
@@ -311,15 +256,6 @@ def test_folders_that_cannot_be_read_are_named(store: Store, capsys: pytest.Capt
     )
     with pytest.raises(PipelineError, match="fusions: there is a file where"):
         store.verify()
-
-
-def test_a_store_without_artifacts_is_whole(store: Store) -> None:
-    store.root.mkdir()
-    (store.root / "README.md").touch()
-    (store.root / "adapters" / "sst").mkdir(parents=True)
-    (store.root / "adapters" / "sst" / "notes.txt").touch()
-    store.check()
-    assert (store.artifacts(), store.verify()) == ([], 0)
 
 
 def test_what_was_chosen_from_a_listing_must_still_be_there(store: Store) -> None:
@@ -396,16 +332,6 @@ def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.Mon
     left.rename(left_behind(folder.parent, SST))  # the command ends
     save(store, SST)
     assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
-    folder = save(store, SST).folder
-    folder.rename(tmp_path / "elsewhere")
-    folder.symlink_to(tmp_path / "elsewhere")
-    assert store.verify() == 1
-    store.remove(SST)
-    assert not folder.is_symlink()
-    assert (tmp_path / "elsewhere" / MANIFEST).is_file()
 
 
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:

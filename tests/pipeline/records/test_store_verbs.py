@@ -46,12 +46,6 @@ def test_a_store_that_is_none_is_an_error(make: Callable[[Path], None], reason: 
     assert not store.root.with_name("out.tar.xz").exists()
 
 
-def test_a_store_without_artifacts_says_so(verb: Run, store: Store) -> None:
-    store.root.mkdir()
-    for name in ("list", "verify"):
-        assert verb(name) == (0, [f"{store.root} has no artifacts"], [])
-
-
 def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, store: Store) -> None:
     folder = save_fusion(store)[-1].folder
     assert verb("verify") == (0, ["3 artifacts are complete and unchanged"], [])
@@ -81,26 +75,6 @@ def test_what_a_manifest_says_can_neither_steer_a_terminal_nor_forge_a_line(
     status, (line,), errors = verb("list")
     assert (status, errors) == (0, [])
     assert line.startswith(SST) and line.isprintable()
-
-
-def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, tmp_path: Path) -> None:
-    save_fusion(store)
-    verb("export", FUSED, tmp_path / "out.tar.xz")
-    verb("remove", FUSED)
-    status, out, errors = verb("import", tmp_path / "out.tar.xz")
-    assert (status, errors) == (0, [])
-    assert out == [
-        f"fusion sts {store.root / 'fusions' / 'sts' / FUSED}",
-        f"adapter sst {store.root / 'adapters' / 'sst' / SST}: already here",
-        f"adapter sts {store.root / 'adapters' / 'sts' / STS}: already here",
-    ]
-    verb("remove", FUSED)
-    verb("remove", SST)
-    save(store, SST, width=7)
-    save(store, OTHER)
-    status, out, errors = verb("import", tmp_path / "out.tar.xz")
-    assert (status, out, len(errors)) == (2, [], 1)
-    assert errors[0].startswith(f"error: {tmp_path / 'out.tar.xz'}: holds adapter {SST} with other contents than")
 
 
 def test_nobody_waits_for_torch_to_see_a_list() -> None:

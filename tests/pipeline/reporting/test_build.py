@@ -13,10 +13,7 @@ import pytest
 from pipeline.data.tables import write_table
 from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
-from pipeline.reporting.epochs import epoch_table
 from pipeline.reporting.figures.drawing import Drawing
-from pipeline.reporting.fusion_gain import fusion_gain_table
-from pipeline.reporting.low_resource import low_resource_sentences
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published import published_mistakes
 from pipeline.reporting.published.values import published_values
@@ -56,14 +53,6 @@ def test_every_table_and_figure_of_a_whole_study_is_there(report: Report, folder
         assert len(pd.read_csv(folder / "figures" / f"{figure.name}.csv")) > 0
     for table in report.tables:
         assert {len(row) for row in table.rows} == {len(table.columns)}
-
-
-def test_every_run_that_a_cell_names_has_its_record_and_curve(report: Report) -> None:
-    named = {run for table in report.tables for row in table.rows for cell in row for run in cell.runs}
-    assert named
-    assert named <= set(report.records)
-    assert set(report.records) == set(report.curves)
-    assert set(report.results["run"]) <= set(report.records)
 
 
 @pytest.fixture
@@ -153,45 +142,6 @@ def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) 
     assert report.summary[-1] == f"1 of {len(runs.result.entries)} cells have no run: see the notes."
 
 
-def many_rows(folder: Path) -> Report:
-    """Six rows beside the reference: two far better, one far worse, three like it."""
-    names = {"up": 0.8, "higher": 0.9, "down": 0.2, "same": 0.5, "like": 0.5, "equal": 0.5}
-    rows = {name: {"method": "adapter", "title": f"{name}, row"} for name in names}
-    study = make(folder, methods=["full", *names], rows=rows)
-    study.add("full", "sst", 1, 0.5)
-    for name, quality in names.items():
-        study.add(name, "sst", 1, quality)
-    return build_report(study.result, study.ledger, folder / "out")
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -> None:
-    report = many_rows(tmp_path)
-    overview, cost = report.verdict
-    assert overview.startswith(
-        "The 6 other rows compared with full fine-tuning on sst (one seed): 2 better, 1 worse and 3"
-    )
-    main = {row["method"].text: row["sst (accuracy)"] for row in rows_of(report, "main")}
-    assert overview.endswith(f"; the highest score is {main['higher, row'].text} (higher, row).")
-    assert cost.startswith("Higher, row trains ")
-    better, worse, same = report.summary
-    assert re.fullmatch(
-        r"Better than full fine-tuning on sst \(one seed\):"
-        r" higher, row \(\+\d+\.\d points, 95 % CI \d+\.\d to \d+\.\d\);"
-        r" up, row \(\+\d+\.\d, \d+\.\d to \d+\.\d\)\.",
-        better,
-    )
-    assert re.match(r"Worse than full fine-tuning on sst \(one seed\): down, row \(-\d+\.\d points, 95 % CI -", worse)
-    assert same.startswith("Not significantly different from full fine-tuning on sst (one seed): ")
-    assert same.count(", row (") == 3
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
-    best = [row["method"].text for row in rows_of(many_rows(tmp_path), "main") if row["sst (accuracy)"].best]
-    assert best == ["higher, row"]
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) -> None:
     study = make(tmp_path, targets=["sst", "sts"])
@@ -258,66 +208,6 @@ def test_a_row_that_was_still_rising_when_short_training_ended_is_told(
     assert all("adapter 1 of 1" in note for note in told)
 
 
-@pytest.mark.parametrize("seeds", [[1], [1, 2]])
-def test_notes_name_rows_as_the_tables_do(seeds: list[int], tmp_path: Path) -> None:
-    """Rows that have a title in common are told apart, and one with commas stays one of a list."""
-    rows: dict[str, dict[str, Any]] = {
-        f"from-{source}": {"method": "sequential", "sources": [source], "title": "sequential"}
-        for source in ("imdb", "sts")
-    }
-    rows["warm"] = {"method": "adapter", "of": "adapter", "title": "adapter, warm"}
-    rows["warmer"] = rows["warm"]
-    tune = {"sequential": {"learning_rate": [1e-5, 2e-5, 3e-5]}}
-    methods = ["full", *list(rows)[:2], "adapter", "warm", "warmer"]
-    study = make(tmp_path, methods=methods, sources=["imdb", "sts"], seeds=seeds, rows=rows, tune=tune)
-    study.add("full", "sst", 1, recipe=Recipe(trainable="full", precision="fp32"))
-    for source in ("imdb", "sts"):
-        recipe = Recipe(trainable="full", learning_rate=3e-5, precision="bf16")
-        study.add(f"from-{source}:{source}", "sst", 1, recipe=recipe, own={"train_rows": 500})
-    for name in ("warm", "warmer"):
-        study.add(name, "sst", 1, recipe=Recipe(trainable="adapter", precision="bf16"))
-    told = list(notes(StudyRuns(study.result, study.ledger)))
-    both = [f"sequential, from {source}" for source in ("imdb", "sts")]
-    warm = [f"adapter, warm ({name})" for name in ("warm", "warmer")]
-    reused = "; other seeds reuse the choice" if len(seeds) > 1 else ""
-    assert [note for note in told if " was tuned on " in note] == [
-        f"{title} was tuned on the validation rows (learning_rate 1e-05, 2e-05, 3e-05; 3 trials on seed 1{reused})."
-        " Its seconds count all trials, and no table shows the scores of the others."
-        for title in both
-    ]
-    assert [note for note in told if note.startswith("Start of ")] == [
-        f"Start of {title}, selected on training rows, with the number of runs: sst: new adapter 1." for title in warm
-    ]
-    for expected in (
-        f"Precisions are mixed (full fine-tuning fp32; {'; '.join(f'{title} bf16' for title in both + warm)}):",
-        f"Optimiser steps of a run differ on sst: full fine-tuning 96; {both[0]} 48; {both[1]} 48; {warm[0]} 96;"
-        f" {warm[1]} 96. Rows that start from trained models: {'; '.join(both + warm)}.",
-        f"{both[0]}, learning_rate 3e-05 (highest) in 1 of 1; {both[1]}, learning_rate 3e-05 (highest) in 1 of 1.",
-        f"(full fine-tuning 1; adapter 1; {warm[0]} 1; {warm[1]} 1; {both[0]} 3; {both[1]} 3)",
-    ):
-        assert [note for note in told if expected in note], told
-
-
-def test_a_fusion_that_took_no_source_is_told(tmp_path: Path) -> None:
-    rows = {"joined": {"method": "fusion"}, "alone": {"method": "fusion"}}
-    methods, targets = ["full", "joined", "alone"], ["sst", "sts"]
-    study = make(tmp_path, methods=methods, targets=targets, sources=["imdb"], seeds=[1, 2], rows=rows)
-    for target in targets:
-        for seed in (1, 2):
-            study.add("full", target, seed)
-            study.add("joined", target, seed, gates={"imdb": float(seed - 1), "sts": 0.0})
-            study.add("alone", target, seed, gates={target: 1.0, "imdb": 0.0})
-    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if "took no source" in note]
-    assert told == [
-        f"{title} took no source on {where}: probes set all gates of sources to 0, so it starts as the target's own"
-        " adapter alone."
-        for title, where in (
-            ("Joined", "sst (1 of 2 runs) and sts (1 of 2 runs)"),
-            ("Alone", "sst (2 of 2 runs) and sts (2 of 2 runs)"),
-        )
-    ]
-
-
 @pytest.mark.parametrize(
     ("kept", "edges"),
     [
@@ -366,22 +256,6 @@ def test_what_no_interval_covers_is_told_where_there_are_intervals_over_seeds(
     )
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
-    """On a target: more epochs over fewer rows elsewhere are as many steps."""
-    study = make(tmp_path, targets=["sst", "mr"])
-    for target, full, adapter in (("sst", 4, 2), ("mr", 3, 3)):
-        for row, epochs, rate in (("full", full, 1e-5), ("adapter", adapter, 1e-3)):
-            curve = [{"epoch": epoch, "loss": 1.0, "dev": 0.5} for epoch in range(1, epochs + 1)]
-            study.add(row, target, 1, recipe=Recipe(epochs=epochs, learning_rate=rate), curve=curve)
-    report = build_report(study.result, study.ledger, tmp_path / "out")
-    steps = [note for note in report.notes if note.startswith("Optimiser steps")]
-    assert steps == ["Optimiser steps of a run differ on sst: full fine-tuning 128; adapter 64."]
-    settings = rows_of(report, "settings")
-    assert [row["learning rate"].text for row in settings] == ["1e-05", "0.001"]
-    assert set(settings[0]) == {"method", "learning rate"}
-
-
 @pytest.mark.parametrize(
     ("row", "other", "expected"),
     [
@@ -426,15 +300,6 @@ def test_a_model_of_several_tasks_has_a_recipe_for_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_that_only_scores_has_no_epochs(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "frozen"])
-    study.add("full", "sst", 1)
-    study.add("frozen", "sst", 1, trained=0)
-    main = rows_of(build_report(study.result, study.ledger, tmp_path / "out"), "main")
-    assert [row["epochs"].text for row in main] == ["4", "0"]
-
-
-@pytest.mark.usefixtures("no_figures")
 def test_where_a_backbone_stands_on_this_machine_is_not_told(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add("full", "sst", 1)
@@ -459,16 +324,6 @@ def test_a_study_with_no_finished_run_is_a_report_of_holes(tmp_path: Path) -> No
     assert len(report.results) == 0
 
 
-def test_a_figure_that_is_no_longer_drawn_does_not_stay(whole: Synthetic, tmp_path: Path) -> None:
-    stale = tmp_path / "figures" / "scores.svg"
-    stale.parent.mkdir()
-    stale.write_text("old")
-    study = make(tmp_path)
-    study.add("full", "sst", 1)
-    build_report(study.result, study.ledger, tmp_path)
-    assert not stale.exists()
-
-
 # Other tables.
 
 
@@ -484,31 +339,6 @@ def test_published_numbers_stand_beside_ours(report: Report, runs: StudyRuns) ->
     assert not [column for column in full if "quora" in column]
     setting = {row["setting"].text: row for row in rows_of(report, "published-setting")}
     assert (setting["sst, training rows"]["Xu"].text, setting["sst, training rows"]["ours"].text) == ("8,544", "1,000")
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_several_published_tables_stand_each_for_itself(tmp_path: Path) -> None:
-    source = {"report": "LiuShen", "table": ["Table 10", "Table 11"], "tasks": {"sst": "sst"}}
-    study = make(tmp_path, rows={"full": {"published": ["annealed", "default"]}}, published=source)
-    study.add("full", "sst", 1)
-    report = build_report(study.result, study.ledger, tmp_path)
-    rows = {
-        (table, row["method"].text): row
-        for table in ("Table 10", "Table 11")
-        for row in rows_of(report, f"published-{table.lower().replace(' ', '-')}")
-    }
-    assert rows["Table 10", "annealed"]["sst, LiuShen"].text == "0.498"
-    assert rows["Table 11", "default"]["sst, LiuShen"].text == "0.510"
-    ours = [rows[name]["sst, ours"].text for name in (("Table 10", "annealed"), ("Table 11", "default"))]
-    assert ours[0] == ours[1] != "-"
-    assert rows["Table 11", "+SICK"]["sst, ours"].text == "-"
-
-
-def test_percentages_are_read_as_fractions() -> None:
-    source = Published(report="LiuShen", table="Table 7", tasks={"sst": "sst"})
-    values = [v.value for v in published_values(source) if v.value is not None]
-    assert values
-    assert max(values) < 1
 
 
 def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> None:
@@ -554,41 +384,11 @@ def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Rep
     assert len(next(row for row in rows if row["method"].sort == "sequential")["sst (accuracy)"].runs) == 4
 
 
-def test_few_training_rows_and_unscored_starts_name_each_row(tmp_path: Path) -> None:
-    rows = {name: {"method": "fusion", "title": f"fusion, {name}"} for name in ("one", "two")}
-    curve = {"rows": [100], "methods": ["full", *rows]}
-    study = make(tmp_path, methods=["full", *rows], sources=["imdb"], rows=rows, curve=curve)
-    standard = Recipe.parse({"trainable": "fusion", "fusion": "standard"}, "test")
-    for name in ("full", *rows):
-        for points in (100, None):
-            study.add(name, "sst", 1, rows=points, predictions=predictions_of("sst", 0.6, name), recipe=standard)
-    runs = StudyRuns(study.result, study.ledger)
-    (sentence,) = low_resource_sentences(runs)
-    assert sentence.endswith(": the difference is not significant for fusion, one; fusion, two.")
-    table = fusion_gain_table(runs)
-    assert table is not None
-    assert any(note.startswith("fusion, one; fusion, two: not scored before training") for note in table.notes)
-
-
 def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -> None:
     rows = {(row["method"].sort, row["task"].text): row for row in rows_of(report, "epochs")}
     assert [rows["multitask", "sst"][f"epoch {epoch}"].text for epoch in (1, 2, 3)] == ["0.250"] * 3
     full = [rows["full", "sst"][f"epoch {epoch}"].sort for epoch in (1, 2, 3)]
     assert full[1] == pytest.approx(full[0] + 0.1) == pytest.approx(full[2] + 0.1)
-
-
-@pytest.mark.parametrize("begins", [0, 1])
-def test_a_table_of_many_epochs_shows_the_last_of_every_line(begins: int, tmp_path: Path) -> None:
-    study = make(tmp_path)
-    for row, last in (("full", 25), ("adapter", 1)):
-        curve = [{"epoch": epoch, "loss": 1.0, "dev": epoch / 100} for epoch in range(begins, last + 1)]
-        study.add(row, "sst", 1, recipe=Recipe(epochs=last), curve=curve)
-    table = epoch_table(StudyRuns(study.result, study.ledger))
-    assert table is not None
-    shown = [int(column.removeprefix("epoch ")) for column in table.columns if column.startswith("epoch ")]
-    assert shown == sorted({*range(begins, 26, 2), 1, 25})
-    full, adapter = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert (full["epoch 25"].text, adapter["epoch 1"].text, adapter["epoch 25"].text) == ("0.250", "0.010", "-")
 
 
 def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,18 +440,6 @@ def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
     assert told.endswith("nothing trained (sts).")
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Path) -> None:
-    study = make(tmp_path, targets=["sst", "mr"])
-    for target in ("sst", "mr"):
-        study.add("full", target, 1, 0.5)
-    study.add("adapter", "sst", 1, 0.9)
-    report = build_report(study.result, study.ledger, tmp_path / "out")
-    assert (report.verdict, report.summary) == (
-        (), ("On single targets (of 2), compared with full fine-tuning: adapter better on 1.",),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("provenance", "hardware"),
     [
@@ -665,12 +453,3 @@ def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Pa
 def test_a_record_says_what_computed_it(tmp_path: Path, provenance: dict[str, Any], hardware: str) -> None:
     record = make(tmp_path).record("full", "sst", 1).model_copy(update={"provenance": provenance})
     assert record.hardware == hardware
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_runs_of_one_kind_need_no_note(tmp_path: Path) -> None:
-    study = make(tmp_path)
-    for seed in (1, 2):
-        study.add("full", "sst", seed)
-    report = build_report(study.result, study.ledger, tmp_path / "out")
-    assert not any("kinds of hardware" in note or "Precisions" in note for note in report.notes)

@@ -7,9 +7,7 @@ import pytest
 
 from pipeline.records.store import SourceRun
 from pipeline.reporting.choices import choices_table
-from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.tables import markdown
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 ONCE = [{"epoch": 0, "loss": None, "dev": 0.5}]
@@ -95,20 +93,3 @@ def test_what_a_row_takes_on_its_target_was_chosen_too(row: dict[str, Any], choi
     assert choices_of(study) == {"asked": choices}
     own = len(study.study.row("asked").trials)
     assert (study.study.trials_on_target("asked") > own) == (choices != "nothing")
-
-
-def test_the_number_of_evaluations_is_the_curves(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full"], targets=["sst", "sts"], seeds=[1, 2])
-    for target, seed, points in (("sst", 1, 5), ("sst", 2, 4), ("sts", 1, 1), ("sts", 2, 1)):
-        curve = [{"epoch": float(e), "loss": 1.0, "dev": 0.5} for e in range(1, points + 1)]
-        study.add("full", target, seed, curve=curve)
-    assert choices_of(study) == {"full": "epoch (sst 5)"}
-
-
-def test_the_report_shows_them_next_to_the_main_table(report: Report) -> None:
-    main, choices = report.tables[:2]
-    assert choices.name == "choices"
-    assert [row[0].text for row in choices.rows] == [row[0].text for row in main.rows]
-    assert any("in the table of choices" in note for note in main.notes)
-    assert "all else in the table of choices were also selected" in report.notes[0]
-    assert "| fusion | own adapter's epoch (3), epoch or start (4) |" in markdown(report)

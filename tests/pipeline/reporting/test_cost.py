@@ -151,17 +151,3 @@ def test_an_ensemble_is_measured_against_one_backbone_and_stores_each_once(
     assert main is not None
     of_scores = {cells[0].sort: dict(zip(main.columns, cells, strict=True)) for cells in main.rows}["joined"]
     assert [own["peak memory, MB"].text for own in (cells, of_scores)] == ["-", "-"]
-
-
-def test_time_and_memory_are_of_each_run_once(runs: StudyRuns) -> None:
-    table = cost_table(runs)
-    cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["multitask"]
-    assert [cells[name].text for name in ("seconds", "seconds with sources", "examples/s", "peak memory, MB")] == [
-        "12", "21", "99", "514",
-    ]  # fmt: skip
-
-
-def test_a_study_of_one_target_has_no_columns_for_several(tmp_path: Path) -> None:
-    study = make(tmp_path)
-    study.add("full", "sst", 1)
-    assert not [column for column in cost_table(StudyRuns(study.result, study.ledger)).columns if "tasks" in column]

@@ -68,14 +68,6 @@ def test_a_model_is_tested_against_the_one_that_learned_the_column(study: Synthe
         assert cell.detail.startswith("read as it is")
 
 
-def test_nothing_is_shown_where_the_study_does_not_ask_or_nothing_was_read(study: Synthetic, tmp_path: Path) -> None:
-    quiet = Synthetic(study.reports, study.study.model_copy(update={"cross_task": False}), study.entries)
-    assert cross_task_table(StudyRuns(quiet.result, quiet.ledger)) is None
-    empty = make(tmp_path / "empty", methods=["full"], targets=["sst", "imdb"], cross_task=True)
-    across(empty, empty.add("full", "sst", 1), "imdb", 0.5, reading=None)
-    assert cross_task_table(StudyRuns(empty.result, empty.ledger)) is None
-
-
 @pytest.mark.parametrize(
     ("report", "table", "name", "columns", "shown"),
     [

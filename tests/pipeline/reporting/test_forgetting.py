@@ -1,11 +1,9 @@
 """Forgetting is measured with a test, or is zero with a proof; what has neither is not shown."""
 
-from pathlib import Path
-
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.forgetting import changes, forgetting_sentences, forgetting_table, proofs
+from pipeline.reporting.forgetting import changes, forgetting_table, proofs
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import BACKBONE, Synthetic, make
 
@@ -47,43 +45,3 @@ def test_without_the_proof_nothing_is_claimed(unchanged: dict[str, str], own: Sy
     runs = StudyRuns(study.result, study.ledger)
     assert changes(runs) == proofs(runs) == []
     assert forgetting_table(runs) is None
-
-
-def test_the_table_shows_the_loss_and_the_proof(runs: StudyRuns) -> None:
-    table = forgetting_table(runs)
-    assert table is not None
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    measured = [row for row in rows if row["method"].sort == "sequential"]
-    assert len(measured) == 4
-    assert all(str(row["change, points"].text).startswith("-") for row in measured)
-    assert {row["change, points"].verdict for row in measured} == {"worse"}
-    assert {row["unchanged (sha256)"].text for row in measured} == {"-"}
-    # One line a row of the study, however many pairs.
-    (fusion,) = [row for row in rows if row["method"].sort == "fusion"]
-    shown = [fusion[name].text for name in ("learned first", "then", "pairs", "before", "change, points")]
-    assert shown == ["3 tasks", "2 tasks", "4", "-", "0.0"]
-    assert set(fusion["change, points"].runs) >= {s.record.run for s in runs.all("fusion")}
-
-
-def test_the_sentence_names_few_rows(tmp_path: Path) -> None:
-    names = [f"a{number}" for number in range(5)]
-    study = make(tmp_path, methods=names, targets=["sst", "sts"], rows={name: {"method": "adapter"} for name in names})
-    for name in names:
-        for target in ("sst", "sts"):
-            study.add(name, target, 1, 1.0, unchanged={"backbone": BACKBONE})
-    (sentence,) = forgetting_sentences(StudyRuns(study.result, study.ledger))
-    assert sentence.startswith("A0 and 4 other rows forget nothing: ")
-
-
-def test_a_start_that_left_the_ledger_is_shown_untested(own: Synthetic) -> None:
-    sequential = next(s for s in StudyRuns(own.result, own.ledger).scored if s.entry.method == "sequential:imdb")
-    for seed in (1, 2):
-        record = own.ledger.find(
-            next(e.run for e in own.entries if (e.method, e.target, e.seed) == ("sequential:imdb", "sst", seed)) or ""
-        )
-        assert record is not None
-        (own.ledger.folder(record.sources[0].run) / "run.json").unlink()
-    found = changes(StudyRuns(own.result, own.ledger))
-    change = next(c for c in found if (c.source, c.target) == ("imdb", sequential.entry.target))
-    assert change.comparison is None
-    assert change.difference < 0

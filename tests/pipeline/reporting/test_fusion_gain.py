@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains, fusion_sentences
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make
 
 ANCHORED = Recipe(trainable="fusion", fusion="anchored", epochs=4)
-STANDARD = Recipe(trainable="fusion", fusion="standard", epochs=4)
 
 
 def fused(folder: Path, *seeds: Mapping[str, Any], own_quality: float = 0.5) -> Synthetic:
@@ -61,19 +60,6 @@ def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
     line, _, sentence = line_of(fused(tmp_path, *({"best_epoch": 0, "start": 0.6, "anchor": "sst"},) * 3))
     assert line["epoch kept"].text == "start kept"
     assert sentence.endswith("start of a fusion: fusion nothing on sst, the start was kept in every run.")
-
-
-def test_some_starts_kept_are_counted(tmp_path: Path) -> None:
-    line, _, sentence = line_of(fused(tmp_path, {"best_epoch": 0, "start": 0.6}, {"start": 0.5}))
-    assert line["epoch kept"].text == "start, 2"
-    assert sentence.endswith(" points on sst (the start was kept in 1 of 2 runs).")
-
-
-def test_a_start_that_was_not_scored_is_told_under_the_table_and_not_in_the_summary(tmp_path: Path) -> None:
-    line, notes, sentence = line_of(fused(tmp_path, {"recipe": STANDARD}))
-    assert [line[name].text for name in ("start", "start score", "over start, points")] == ["mean of all", "-", "-"]
-    assert any(note.startswith("fusion: not scored before training") for note in notes)
-    assert "start" not in sentence and sentence.count("What ") == 1
 
 
 @pytest.mark.parametrize(
@@ -124,36 +110,3 @@ def test_adapters_that_cannot_answer_the_target_are_none_to_compare_with(own: Sy
     line, _, sentence = line_of(study)
     assert (line["best adapter"].text, line["over best adapter, points"].text) == ("-", "-")
     assert sentence.startswith("What training added to the start of a fusion: ")
-
-
-def test_of_several_targets_the_summary_has_the_mean_and_the_verdicts(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"])
-    for target, quality in (("sst", 0.9), ("mr", 0.5)):
-        own = study.add("adapter", target, 1, 0.5)
-        study.add("fusion", target, 1, quality, sources=(SourceRun(task=target, run=own.run, digest="a" * 64),))
-    runs = StudyRuns(study.result, study.ledger)
-    (sentence,) = fusion_sentences(runs)
-    mean = sum(gain.over_best or 0.0 for gain in fusion_gains(runs)) / 2
-    assert (
-        f": fusion {100 * mean:+.1f} points on the mean of 2 targets (better on 1, not significant on 1)." in sentence
-    )
-
-
-def test_seeds_may_differ_in_what_they_begin_as(tmp_path: Path) -> None:
-    better, worse = {"imdb": 0.9, "sst": 0.5}, {"imdb": 0.1, "sst": 0.5}
-    seeds = [
-        {"start": 0.5, "anchor": "sst", "anchor_candidates": worse},
-        {"start": 0.9, "anchor": "imdb", "anchor_candidates": better},
-        {"start": 0.5, "anchor": "sst", "anchor_candidates": worse},
-    ]
-    line, _, _ = line_of(fused(tmp_path, *seeds))
-    assert line["start"].text == line["best adapter"].text == "sst (2), imdb (1)"
-    assert line["over best adapter, points"].detail == "not tested"
-
-
-def test_a_study_without_fusion_has_no_such_table(tmp_path: Path) -> None:
-    study = make(tmp_path)
-    study.add("full", "sst", 1)
-    runs = StudyRuns(study.result, study.ledger)
-    assert fusion_gain_table(runs) is None
-    assert list(fusion_sentences(runs)) == []

@@ -28,12 +28,6 @@ def cells_of(table: Table) -> dict[str, dict[str, Cell]]:
     return {str(row[0].sort): dict(zip(table.columns, row, strict=True)) for row in table.rows}
 
 
-def test_the_lines_stand_in_the_order_of_the_study(whole: Synthetic) -> None:
-    assert list(cells_of(table_of(whole))) == [
-        "frozen", "full", "sequential:sts", "sequential:imdb", "sequential:sst", "multitask", "adapter", "fusion",
-    ]  # fmt: skip
-
-
 def test_means_and_deviations_are_over_the_seeds_that_finished(whole: Synthetic, runs: StudyRuns) -> None:
     cells = cells_of(table_of(whole))
     for line in runs.lines:
@@ -60,13 +54,6 @@ def test_seeds_that_were_added_after_a_look_make_every_test_stricter(tmp_path: P
         assert after.p_value == pytest.approx(min(1, 2 * before.p_value))
         assert np.ptp(after.interval) > np.ptp(before.interval)
     assert [any("2 looks" in note for note in table_of(study).notes) for study in (once, twice)] == [False, True]
-
-
-def test_a_hole_says_why_it_is_one(whole: Synthetic) -> None:
-    cell = cells_of(table_of(whole))["frozen"]["sts (pearson)"]
-    assert cell.text.endswith("(1 of 2 runs)")
-    assert "seed 2 failed: no memory" in cell.detail
-    assert cells_of(table_of(whole))["frozen"]["mean"].text.endswith(" (3 of 4 runs)")
 
 
 def test_a_line_without_any_run_is_shown_as_a_hole(tmp_path: Path) -> None:
@@ -111,12 +98,6 @@ def test_means_over_targets_are_of_lines_that_have_every_target(whole: Synthetic
             assert (cells["mean"].sort, cells["mean, (r+1)/2"].sort) == pytest.approx(expected)
         else:
             assert (cells["mean"].text, cells["mean, (r+1)/2"].text) == ("-", "-")
-
-
-def test_of_one_target_there_is_no_mean(tmp_path: Path) -> None:
-    study = make(tmp_path)
-    study.add("full", "sst", 1)
-    assert table_of(study).columns[1:3] == ("sst (accuracy)", "trainable parameters")
 
 
 # Verdicts.
@@ -175,30 +156,6 @@ def test_a_joint_run_moves_all_targets_together(tmp_path: Path) -> None:
     check_mean(StudyRuns(study.result, study.ledger), "multitask", "runs")
 
 
-def test_what_is_far_better_is_called_so_and_the_small_print_says_how_sure_it_is(whole: Synthetic) -> None:
-    cells = cells_of(table_of(whole))
-    assert cells["fusion"]["sst (accuracy)"].verdict == "better"
-    assert cells["frozen"]["sst (accuracy)"].verdict == "worse"
-    assert cells["fusion"]["mean"].verdict == "better"
-    assert cells["full"]["sst (accuracy)"].verdict is None
-    detail = cells["fusion"]["sst (accuracy)"].detail
-    assert "points against full fine-tuning, 95 % CI " in detail
-    assert "2 of 2 runs" in detail
-
-
-def test_identical_systems_show_no_difference(tmp_path: Path) -> None:
-    study = make(tmp_path, targets=["sst", "sts"], seeds=[1, 2])
-    for seed in (1, 2):
-        for target, quality in (("sst", 0.6), ("sts", 1.0)):
-            same = predictions_of(target, quality, seed)
-            for label in ("full", "adapter"):
-                study.add(label, target, seed, predictions=same)
-    for column in ("sst (accuracy)", "sts (pearson)", "mean"):
-        cell = cells_of(table_of(study))["adapter"][column]
-        assert cell.verdict == "not significant"
-        assert "0.0 points against full fine-tuning, 95 % CI 0.0 to 0.0, p = 1.000" in cell.detail
-
-
 @pytest.mark.parametrize(("gain", "verdict"), [(50, "better"), (-50, "worse"), (2, "not significant")])
 def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
     gain: int, verdict: str, tmp_path: Path
@@ -215,13 +172,6 @@ def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
     cell = cells_of(table_of(study))["adapter"]["sst (accuracy)"]
     assert f"{gain / 10:+.1f} points" in cell.detail
     assert cell.verdict == verdict
-
-
-def test_without_the_reference_nothing_is_called_better_or_worse(tmp_path: Path) -> None:
-    study = make(tmp_path, seeds=[1, 2])
-    study.add("adapter", "sst", 1)
-    study.add("full", "sst", 2)
-    assert [cell.verdict for row in table_of(study).rows for cell in row] == [None] * 2 * 7
 
 
 def test_runs_scored_on_other_rows_are_not_compared(tmp_path: Path) -> None:
@@ -279,20 +229,6 @@ def test_the_verdict_and_the_forest_say_which_rows_they_count(
     which = rows.partition(" the 4 ")[2]
     title = f"rows {which} full fine-tuning" if which else "every row compared with full fine-tuning"
     assert set(drawing.numbers["group"]) == {title}
-
-
-def test_a_comparison_says_that_it_is_of_one_seed_where_others_are_of_several(tmp_path: Path) -> None:
-    rows = {"both": {"method": "adapter"}, "first": {"method": "adapter"}}
-    study = make(tmp_path, methods=["full", *rows], rows=rows, seeds=[1, 2])
-    for label, seeds in (("full", (1, 2)), ("both", (1, 2)), ("first", (1,))):
-        for seed in seeds:
-            study.add(label, "sst", seed, 0.5 if label == "full" else 0.8)
-    (verdict,) = main_verdict(StudyRuns(study.result, study.ledger))
-    assert verdict.startswith("Compared with full fine-tuning on sst, better: ")
-    of = {name: re.search(rf"{name} \(\+.*?\)", verdict) for name in rows}
-    assert {name: found is not None and ", one seed)" in found[0] for name, found in of.items()} == {
-        "both": False, "first": True,
-    }  # fmt: skip
 
 
 # Cost.

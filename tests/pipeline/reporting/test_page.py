@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
-import pandas as pd
 import pytest
 
-from pipeline.reporting.page import marked_columns, numeric_columns, sort_key, write_page
-from pipeline.reporting.provenance import number_text, run_view
-from pipeline.reporting.report import Cell, Report, Table
-from pipeline.reporting.tables import MARKS
+from pipeline.reporting.page import write_page
+from pipeline.reporting.provenance import run_view
+from pipeline.reporting.report import Report
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, sample_report
 
 
@@ -162,15 +160,6 @@ def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report)
     assert {"-", "1.2500", "0.0001"} <= set(page.text_of("td"))
 
 
-@pytest.mark.parametrize("scores", [[], [0.5], [0.5, 0.5], [None, 0.5], [None, None]])
-def test_a_curve_may_be_short_flat_or_have_holes(scores: list[float | None], tmp_path: Path) -> None:
-    report = sample_report(tmp_path / "figures")
-    curve = pd.DataFrame({"epoch": range(len(scores)), "dev": scores}, dtype=float)
-    page = Page(read(replace(report, curves=dict.fromkeys(report.records, curve)), tmp_path))
-    assert len(page.all("svg")) == (len(report.records) if scores == [0.5, 0.5] else 0)
-    assert not [a for a in page.all("circle") if "nan" in str(a)]
-
-
 def test_figures_stand_in_the_page_as_pictures_with_a_description_and_their_numbers(
     page: Page, report: Report, folder: Path
 ) -> None:
@@ -195,42 +184,6 @@ def test_what_failed_is_said_above_the_tables_and_listed(page: Page) -> None:
     assert not any("Missing: " in text for _, text in page.texts)
 
 
-def test_what_most_runs_have_in_common_stands_once(tmp_path: Path) -> None:
-    report = sample_report(tmp_path / "figures")
-    other = report.records["full-sst-1"]
-    recipe = other.own.recipe
-    assert recipe is not None
-    score = other.own.model_copy(update={"recipe": recipe.model_copy(update={"epochs": 77})})
-    records = {**report.records, "full-sst-1": other.model_copy(update={"scores": {**other.scores, "sst": score}})}
-    page = read(replace(report, records=records), tmp_path)
-    usual, first = re.findall(r'<details class="run" id="(?:usual|run-full-sst-1)"[^>]*>(.*?)</details>', page, re.S)
-    assert "<dt>epochs</dt><dd>3</dd>" in usual and "<dt>learning rate</dt>" in usual
-    assert "<dt>epochs</dt><dd>77</dd>" in first and "<dt>learning rate</dt>" not in first
-    assert page.count("<dt>learning rate</dt>") == page.count("<dt>epochs</dt><dd>3</dd>") == 1
-
-
-def test_the_highest_score_is_bold_and_named_for_those_who_cannot_see_it(tmp_path: Path) -> None:
-    page = Page(read(sample_report(tmp_path / "figures"), tmp_path))
-    assert [a["class"] for a in page.all("td") if "best" in str(a.get("class"))] == ["number best"]
-    assert page.text_of("span").count("highest") == 1
-
-
-def test_a_large_csv_stays_beside_the_page(tmp_path: Path) -> None:
-    report = sample_report(tmp_path / "figures")
-    (tmp_path / "figures/curves.csv").write_text("a,b\n" + "1,2\n" * 20_000)
-    page = Page(read(report, tmp_path))
-    assert [a["download"] for a in page.all("a") if "download" in a] == ["pareto.csv"]
-    assert any("figures/curves.csv" in text for text in page.text_of("figcaption"))
-
-
-def test_marks_are_named_for_those_who_cannot_see_them(tmp_path: Path) -> None:
-    page = Page(read(sample_report(tmp_path / "figures"), tmp_path))
-    words = [verdict for verdict in MARKS if verdict]
-    # In the table, and beside the mark in the legend of the one table that has marks.
-    assert sorted(text for text in page.text_of("span") if text in words) == sorted(words * 2)
-    assert sorted(text for text in page.text_of("span") if text in "↑↓→") == sorted("↑↓→" * 2)
-
-
 def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:
     full = sample_report(tmp_path / "figures")
     empty = Report(full.study, "nano", (), (), (), (), (), (), full.results.iloc[:0], {}, {})
@@ -246,57 +199,3 @@ def test_the_same_report_gives_the_same_page_but_for_the_date(report: Report, fo
 
     assert undated(read(report, folder)) == undated(content)
     assert undated(content) != content
-
-
-@pytest.mark.parametrize(
-    ("cell", "key"),
-    [
-        (Cell("0.512 ± 0.004", 0.512), {"data-number": "0.512"}),
-        (Cell("1,234"), {}),
-        (Cell("1,234", 1234), {}),
-        (Cell("1,234", 1234, verdict="better"), {"data-number": "1234"}),
-        (Cell("−0.5"), {}),
-        (Cell("zero", 0), {"data-number": "0"}),
-        (Cell("full"), {}),
-        (Cell("full", "full"), {}),
-        (Cell("10 %", "010"), {"data-text": "010"}),
-        (Cell("10", "10"), {"data-text": "10"}),
-        (Cell("2 of 3"), {}),
-        (Cell("-"), {}),
-        (Cell("nothing", ""), {"data-text": ""}),
-        (Cell(""), {}),
-        (Cell("failed", float("nan")), {"data-text": ""}),
-        (Cell("nan"), {}),
-    ],
-)
-def test_a_cell_has_a_key_where_its_text_does_not_say_it(cell: Cell, key: dict[str, str]) -> None:
-    assert sort_key(cell) == key
-
-
-def test_columns_of_numbers_and_of_marks_are_found() -> None:
-    rows = (
-        (Cell("1"), Cell("0.5", 0.5), Cell("BERT"), Cell("-"), Cell("0.1", 0.1, verdict="better")),
-        (Cell("2"), Cell("-"), Cell("7"), Cell("-"), Cell("0.2", 0.2)),
-    )
-    table = Table("t", "T", ("a", "b", "c", "d", "e"), rows)
-    assert numeric_columns(table) == [False, True, False, True, True]
-    assert marked_columns(table) == [False, False, False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1234567, "1,234,567"),
-        (1234.56, "1,235"),
-        (12.34, "12.3"),
-        (1.5, "1.5"),
-        (0.01234567, "0.01235"),
-        (1e-5, "1e-05"),
-        (3.0, "3"),
-        (0.0, "0"),
-        (float("nan"), "-"),
-    ],
-)
-def test_numbers_have_the_digits_a_reader_has_use_for(value: float, text: str) -> None:
-    assert number_text(value) == text
-    assert number_text(0.5, 4) == "0.5000"

@@ -103,30 +103,6 @@ def test_a_header_sorts_by_number_up_then_down_then_not_and_holes_stay_last(show
 
 
 @pytest.mark.long
-def test_a_header_sorts_by_text_as_a_reader_would(show: Callable[..., Opened]) -> None:
-    page = show().page
-    table = page.locator("#table-main table")
-    sort(table, 0)
-    assert rows(table) == ["adapter", "ensemble", "full fine-tuning", "Fusion", "weak"]
-    sort(table, 0)
-    assert rows(table) == ["weak", "Fusion", "full fine-tuning", "ensemble", "adapter"]
-    published = page.locator("#table-published table")
-    sort(published, 1)
-    assert rows(published) == [f"row {n}" for n in range(30)]
-
-
-@pytest.mark.long
-def test_only_the_sorted_column_says_so_and_other_tables_stay(show: Callable[..., Opened]) -> None:
-    page = show().page
-    table = page.locator("#table-main table")
-    sort(table, 1)
-    sort(table, 2)
-    said = [header.get_attribute("aria-sort") for header in table.locator("thead th").all()]
-    assert said == ["none", "none", "ascending"]
-    assert page.locator("#table-published [aria-sort=ascending]").count() == 0
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("key", ["Enter", " "])
 def test_the_keyboard_sorts(show: Callable[..., Opened], key: str) -> None:
     page = show().page
@@ -165,16 +141,6 @@ def test_a_value_of_one_run_leads_to_the_run_and_opens_it(show: Callable[..., Op
 
 
 @pytest.mark.long
-def test_an_address_with_a_run_opens_it(show: Callable[..., Opened]) -> None:
-    opened = show()
-    page = opened.page.context.new_page()
-    page.goto(f"{opened.file.as_uri()}#run-fusion-sts-2")
-    assert page.locator("[id='run-fusion-sts-2']").get_attribute("open") is not None
-    page.locator("[id='run-fusion-sts-2']").get_by_role("link", name="sst, run adapter-sst-2").click()
-    assert page.locator("[id='run-adapter-sst-2']").get_attribute("open") is not None
-
-
-@pytest.mark.long
 def test_a_value_of_several_runs_shows_them_on_a_card(show: Callable[..., Opened]) -> None:
     page = show().page
     card = page.locator("#card")
@@ -186,21 +152,6 @@ def test_a_value_of_several_runs_shows_them_on_a_card(show: Callable[..., Opened
     card.get_by_role("link").last.click()
     assert not card.is_visible()
     assert page.locator("[id='run-full-sst-2']").get_attribute("open") is not None
-
-
-@pytest.mark.long
-def test_the_small_print_is_there_for_the_keyboard_too(show: Callable[..., Opened]) -> None:
-    page = show().page
-    card = page.locator("#card")
-    page.locator("#table-main").get_by_role("link", name="-0.100").focus()
-    page.keyboard.press("Enter")
-    assert "95 % CI -0.62 to -0.58, p 0.001" in card.inner_text()
-    assert card.get_by_role("link").count() == 1
-    page.keyboard.press("Escape")
-    assert not card.is_visible()
-    # A value with small print and no run.
-    page.locator("#table-main").get_by_role("button", name="0.7", exact=True).press("Enter")
-    assert card.inner_text().strip() == "overall"
 
 
 @pytest.mark.covering(1)
@@ -358,38 +309,6 @@ def test_filters_keep_the_rows_of_a_method_a_task_and_a_cost(show: Callable[...,
 
 
 @pytest.mark.long
-def test_a_limit_leaves_out_what_has_no_number(show: Callable[..., Opened]) -> None:
-    section = show().page.locator("#runs")
-    section.get_by_label("column with limits").select_option(label="stored parameters")
-    section.get_by_label("at most").fill("1e9")
-    assert shown(section.locator("table").first) == ["full fine-tuning"] * 4
-
-
-@pytest.mark.long
-def test_limits_are_on_the_numbers_that_are_shown(show: Callable[..., Opened]) -> None:
-    section = show().page.locator("#table-published")
-    section.get_by_label("at least").fill("400")
-    assert shown(section.locator("table")) == ["row 28", "row 29"]
-
-
-@pytest.mark.long
-def test_a_short_table_has_no_filters(show: Callable[..., Opened]) -> None:
-    assert show().page.locator("#table-main .filters").count() == 0
-
-
-@pytest.mark.long
-def test_a_table_that_is_wider_than_the_page_says_so_until_its_end(show: Callable[..., Opened]) -> None:
-    # The fonts of a machine decide how wide a table is: one of many columns on a telephone, one of few on a screen.
-    for width, section, wide in ((400, "#runs", True), (1600, "#table-main", False)):
-        page = show(width=width).page
-        assert page.locator(f"{section} > .hint").is_visible() == wide
-        box = page.locator(f"{section} > .scroll")
-        assert ("more" in str(box.get_attribute("class"))) == wide
-        box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-        page.locator(f"{section} > .scroll:not(.more)").wait_for()
-
-
-@pytest.mark.long
 def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], browser: Browser, tmp_path: Path) -> None:
     report = sample_report(tmp_path / "figures")
     with drawing_style():
@@ -460,54 +379,6 @@ def test_curves_of_several_runs_stand_in_one_figure(show: Callable[..., Opened])
     losses = choose(page, "Measure", "loss")
     assert losses["points"] == [3, 3]  # the start has none
     assert losses["name"] == "loss by epoch of 2 runs"
-
-
-@pytest.mark.long
-def test_a_curve_leads_to_its_run(show: Callable[..., Opened]) -> None:
-    page = show().page
-    page.locator("#curves g path").nth(2).dispatch_event("click")
-    page.locator("details.run[open]").wait_for()
-    opened = page.locator("details.run[open] > summary").inner_text()
-    assert overlay(page)["labels"][2].split(":")[0] in opened
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", [400, 1280])
-def test_curves_can_be_told_apart_in_any_scheme_and_width(show: Callable[..., Opened], scheme: str, width: int) -> None:
-    page = show(color_scheme=scheme, width=width).page
-    choose(page, "Curves of", "")
-    found = choose(page, "Task", "")
-    light = """colours => colours.map(text => {
-        const part = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        const [r, g, b] = text.match(/[\\d.]+/g).map(part);
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    })"""
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    *lines, paper = page.evaluate(light, [*set(found["colours"]), ground])
-    for line in lines:
-        assert (max(line, paper) + 0.05) / (min(line, paper) + 0.05) >= 3  # WCAG 2.2, for graphics
-    box = page.locator("#curves svg").bounding_box()
-    assert box is not None
-    assert box["x"] >= 0 and box["x"] + box["width"] <= width
-    view = [float(number) for number in str(page.locator("#curves svg").get_attribute("viewBox")).split()]
-    assert view[2] == pytest.approx(box["width"], abs=1)  # drawn at this width: no letter is scaled down
-    inside = page.evaluate("""() => {
-        const frame = document.querySelector('#curves svg').getBoundingClientRect();
-        return [...document.querySelectorAll('#curves svg text')].every(text => {
-            const own = text.getBoundingClientRect();
-            return own.left >= frame.left - 1 && own.right <= frame.right + 1 && own.bottom <= frame.bottom + 1;
-        });
-    }""")
-    assert inside
-
-
-@pytest.mark.long
-def test_the_figure_follows_the_window(show: Callable[..., Opened]) -> None:
-    page = show().page
-    wide = page.locator("#curves svg").get_attribute("viewBox")
-    page.set_viewport_size({"width": 500, "height": 900})
-    page.locator(f"#curves svg:not([viewBox='{wide}'])").wait_for()
 
 
 def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:

@@ -7,15 +7,13 @@ from functools import cache
 import pytest
 
 from pipeline.data.tasks import built_in_tasks
-from pipeline.records.studies import Entry
-from pipeline.reporting.published.settings import UNSTATED, all_settings, differences, in_effect, settings_of
+from pipeline.reporting.published.settings import all_settings, differences, settings_of
 from pipeline.reporting.published.values import absent_rows, published_epochs, statistic_of, tables
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
 from pipeline.settings.study_files import read_study, study_names
-from stages.compare.plan import job_of
 from tests.pipeline.settings.test_study import STUDIES
 
 OWN = ("", "-pal", "-prefix", "-adapter")
@@ -105,15 +103,6 @@ def test_every_published_row_is_a_studys_or_it_is_said_why_not(report: str) -> N
     assert counts["exact"] > 0
 
 
-def test_every_reason_is_of_a_row_that_needs_it() -> None:
-    for report, table, split, row, why in absent_rows():
-        rows = {value.row for value in tables()[report, table, split]}
-        assert why
-        assert row in ("", *rows)
-        named = [row] if row else rows
-        assert any(found().get((report, table, split, each)) != {} for each in named), (table, row)
-
-
 def test_settings_are_of_tables_rows_and_keys_that_there_are() -> None:
     there = {(report, table, value.row) for (report, table, _), values in tables().items() for value in values}
     keys = {*Recipe().flat(), "method", "optimizer"}
@@ -123,25 +112,6 @@ def test_settings_are_of_tables_rows_and_keys_that_there_are() -> None:
         )
         assert setting.key in keys
         assert setting.task in ("", *built_in_tasks())
-
-
-def test_rows_of_one_table_differ_in_what_the_table_is_about_alone() -> None:
-    """Heads beside PAL train at the rate of heads elsewhere; samplers read prefixes; the same model is one job."""
-    liu_shen = read_study("liu-shen-2023", STUDIES, {})
-    modules = [f"{mode}-{kind}{own}" for mode in ("pretrain", "finetune") for kind in ("base", "sbert") for own in OWN]
-    heads = {name: in_effect(recipe_of(liu_shen, name, "sst"))["head_learning_rate"] for name in modules}
-    assert set(heads.values()) == {1e-3}, heads
-    samplers = ("finetune-sbert-prefix", "round-robin", "proportional", "square-root")
-    assert {liu_shen.recipe_for(name, "sst").adapter.kind for name in samplers} == {"prefix"}
-    wang = read_study("wang-2024", STUDIES, {})
-    cells = (Entry(method=name, target="sst", seed=1) for name in ("pretrain-smart", "dropout-30-1"))
-    one, other = (job_of(wang, cell) for cell in cells)
-    assert one == other
-    (quora,) = one.needs
-    assert (quora.task, quora.parts[0].recipe.epochs) == ("quora", 1)
-    hayes = read_study("hayes-2024", STUDIES, {})
-    smart = [recipe_of(hayes, name, "sst") for name in ("multi-smart", "split-2-smart", "split-3-smart")]
-    assert {recipe.pretrained.embedding_learning_rate for recipe in smart} == {1e-5}  # layers alone are slowed
 
 
 def test_joint_training_takes_as_many_steps_as_liu_and_shen_did() -> None:
@@ -163,14 +133,3 @@ def test_percentages_parameters_and_sizes_are_read_in_their_units() -> None:
     assert values["Table 7", row, "mean"] == pytest.approx(0.7730)
     assert statistic_of("Hayes", "batch") == "setting"
     assert FLAGS["max_steps_per_epoch"] == ("joint", "max_steps_per_epoch")
-
-
-def test_what_a_report_does_not_say_is_no_difference() -> None:
-    theirs = settings_of("Xu", "Table 1", "full FT, CLS", "sts")
-    assert theirs["batch_size"] == UNSTATED
-    assert theirs["pooling"] == "cls"
-    study = next(study for study in studies() if study.name == "xu-2024")
-    recipe = recipe_of(study, "full-cls", "sts")
-    assert differences(theirs, recipe, "full") == {}
-    changed = recipe.changed({"batch_size": 7, "learning_rate": 2e-5})
-    assert differences(theirs, changed, "full") == {"learning_rate": ("1e-05", "2e-05")}

@@ -7,12 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.reporting.main_table import main_table
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.tables import latex, markdown, marked, plain_table, results_table, write_tables
-from pipeline.settings.recipe import Recipe
-from tests.pipeline.reporting.synthetic import make
+from pipeline.reporting.tables import latex, markdown, marked, write_tables
 
 TEX_SPECIAL = r"a&b %c $d #e _f {g} ~h ^i \j"
 
@@ -76,24 +73,6 @@ def test_the_results_have_exactly_the_promised_columns_and_one_row_a_finished_ce
     assert set(written["train_rows"]) == {100, 1000}
 
 
-def test_trials_are_the_same_in_the_results_and_the_tables(tmp_path: Path) -> None:
-    """A fusion that takes the best of four own adapters is chosen from those and its own two trials."""
-    rows = {"fusion": {"of": "adapter", "own": ["adapter"], "recipe": {"fusion": "standard"}}}
-    tune = {"adapter": {"learning_rate": [1e-4, 2e-4, 5e-4, 1e-3]}, "fusion": {"learning_rate": [1e-5, 1e-4]}}
-    methods = ["full", "adapter", "fusion"]
-    study = make(tmp_path, methods=methods, sources=["imdb"], rows=rows, tune=tune, scoring="half")
-    for name in methods:
-        study.add(name, "sst", 1, recipe=Recipe.parse({"trainable": name, "epochs": 4}, name))
-    *others, fusion = study.entries
-    study.entries = [*others, fusion.model_copy(update={"trials": (fusion.run, others[-1].run)})]
-    runs = StudyRuns(study.result, study.ledger)
-    results = results_table(runs)
-    assert results["trials"].tolist() == [1, 4, 6]
-    main = main_table(runs)
-    assert main is not None
-    assert [row[main.columns.index("trials")].sort for row in main.rows] == results["trials"].tolist()
-
-
 def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
     text = markdown(report)
     tables = tables_of(text)
@@ -116,16 +95,6 @@ def test_markdown_and_latex_hold_the_same_cells(report: Report) -> None:
         assert [printed(cell) for cell in re.split(r" (?<!\\)& ", line)] == cells
 
 
-def test_latex_says_under_each_table_what_its_marks_mean(report: Report) -> None:
-    notes = [line for line in latex(report).splitlines() if line.startswith(r"{\footnotesize")]
-    expected = [" ".join(" ".join(table.notes).split()) for table in report.tables if table.notes]
-    assert any("better" in note and "Bonferroni" in note for note in notes)
-    for note, text in zip(notes, expected, strict=True):
-        for sign, plain in SIGNS.items():
-            note = note.replace(sign, plain)
-        assert printed(note.removeprefix(r"{\footnotesize ").removesuffix(r"\par}")) == text
-
-
 def test_every_table_has_a_csv_with_its_verdicts_in_words(report: Report, tmp_path: Path) -> None:
     write_tables(report, tmp_path)
     assert {file.stem for file in (tmp_path / "tables").iterdir()} == {table.name for table in report.tables}
@@ -145,15 +114,6 @@ def test_a_hostile_text_stays_one_cell_of_a_markdown_table(hostile: str, report:
         assert rows[0][0] == hostile
 
 
-@pytest.mark.parametrize("broken", ["a\nb", "a\r\n\r\n# b", "a\n| c | d |"])
-def test_a_line_break_begins_nothing_new(broken: str, report: Report) -> None:
-    text = markdown(replace(with_table(report, Cell(broken), Cell("1")), notes=(broken,), summary=(broken,)))
-    assert not [line for line in text.splitlines() if line.startswith(("b", "# b", "| c |"))]
-    assert len(latex(with_table(report, Cell(broken), Cell("1"))).splitlines()) == len(
-        latex(with_table(report, Cell("a"), Cell("1"))).splitlines()
-    )
-
-
 @pytest.mark.parametrize("hostile", ["a&b", "50% of $5", "a_b", "#1 {x}", "~^", "\\", r"\\ \end{tabular}", TEX_SPECIAL])
 def test_a_hostile_text_stays_text_in_latex(hostile: str, report: Report) -> None:
     lines = latex(with_table(report, Cell(hostile), Cell("0.5 ± 0.1", verdict="worse"))).splitlines()
@@ -161,10 +121,3 @@ def test_a_hostile_text_stays_text_in_latex(hostile: str, report: Report) -> Non
     _, cells = (re.split(r" (?<!\\)& ", line.removesuffix(r" \\")) for line in lines if line.endswith(r" \\"))
     assert printed(cells[0]) == hostile
     assert cells[1] == r"0.5 $\pm$ 0.1 $\downarrow$"
-
-
-def test_a_table_may_have_two_columns_of_one_name() -> None:
-    table = Table("twice", "Twice", ("a", "points", "points"), ((Cell("x"), Cell("1"), Cell("2", verdict="better")),))
-    plain = plain_table(table)
-    assert list(plain) == ["a", "points", "points", "points, verdict", "points, test"]
-    assert plain.iloc[0].tolist() == ["x", "1", "2", "better", ""]

@@ -6,17 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.epochs import epoch_scores
-from pipeline.reporting.low_resource import low_resource
 from pipeline.reporting.notes import notes
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, once, shared_by
+from pipeline.reporting.runs import StudyRuns, difference_of_tables, once, shared_by
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, in_turn, make, predictions_of
 
@@ -53,14 +51,6 @@ def test_the_epochs_of_joint_training_are_those_of_its_mixing(mixing: str, epoch
     assert runs.epochs(scored) == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
 
 
-def test_a_run_without_training_rows_has_no_epochs(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full"], targets=["sst"])
-    study.serve(study.record("full", "sst", 1, own={"train_rows": 0}), "full", "sst")
-    runs = StudyRuns(study.result, study.ledger)
-    (scored,) = runs.cell("full", "sst")
-    assert runs.epochs(scored) == 0
-
-
 def test_what_is_marked_is_computed_once_for_a_study_and_goes_with_it(whole: Synthetic) -> None:
     """Of several studies too, whose results are asked for in turn."""
     asked = []
@@ -83,12 +73,6 @@ def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
     made = [make(runs) or () for make in TABLES]
     names = [table.name for each in made for table in ([each] if isinstance(each, Table) else each)]
     assert len(names) == len(set(names))
-
-
-def test_the_places_of_a_prefix_stand_before_the_tokens() -> None:
-    found = AttentionMap("run", "prefix", "a b", ("a", "b"), {1: np.full((2, 4), 0.25), 2: np.full((2, 2), 0.5)})
-    assert found.keys(1) == ["prefix 1", "prefix 2", "a", "b"]
-    assert found.keys(2) == ["a", "b"]
 
 
 TABLE = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "prediction": [0, 1, 0]})
@@ -146,13 +130,6 @@ def test_a_seed_moves_targets_together_that_share_what_it_decides(
     assert shared_by(cells_of(*targets), lambda run: None) == expected
 
 
-def test_sources_that_no_seed_changes_are_shared_by_none() -> None:
-    """They choose among the same."""
-    cells = cells_of({1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "y")})
-    assert shared_by(cells, lambda run: None) == "sources"
-    assert shared_by(cells, None) == "nothing"
-
-
 def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
     cells = cells_of({1: ("e1", "a1"), 2: ("e2", "a2")}, {1: ("f1", "b1"), 2: ("f2", "b2")})
     built = cells_of({1: ("a1", "x"), 2: ("a2", "y"), 3: ("b1", "x"), 4: ("b2", "y")})[0]
@@ -180,12 +157,3 @@ def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(t
     assert not [note for note in told if note.startswith("Optimiser steps")]
     assert "Texts of scored rows that are also in train: sst 17." in told
     assert [note for note in told if note.startswith("in turn on sst: 60 training rows of imdb added, 3 left out")]
-
-
-def test_a_low_resource_curve_counts_the_rows_of_the_task_that_was_learned_first(tmp_path: Path) -> None:
-    study = in_turn(tmp_path, curve={"rows": [100], "methods": ["full", "cycle"]})
-    for row in ("full", "cycle"):
-        study.add(row, "sst", 1, rows=100)
-    curve = low_resource(StudyRuns(study.result, study.ledger))
-    assert curve is not None
-    assert [curve.train_rows(point, ["sst"]) for point in curve.points] == [100, 700]

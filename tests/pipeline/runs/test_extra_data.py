@@ -1,9 +1,6 @@
 """Runs with extra data: single and joint ones train on the same rows, and their records say where these came from."""
 
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from pipeline.data.task_data import Added
 from pipeline.runs.training_run import TrainingRun
@@ -80,18 +77,3 @@ def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspac
     assert f"with-meals on films: {found.rows} training rows of meals added, {left_out} left out" in text
     assert "| with-meals | meals |" in text
     assert "meals added" in (folder / "index.html").read_text()
-
-
-def test_a_study_that_asks_for_rows_that_do_not_fit_is_refused_before_training(workspace: Workspace) -> None:
-    values = {
-        "name": "bad",
-        "methods": ["full"],
-        "targets": ["films"],
-        "seeds": [1],
-        "recipe": {"extra": {"pairs": {}}},
-    }
-    from pipeline.system.errors import PipelineError
-
-    with pytest.raises(PipelineError, match="its rows are pairs, and those of 'films' are one text"):
-        compare(parse_study(values, "test"), workspace)
-    assert not Path(workspace.reports / "runs").exists() or not list((workspace.reports / "runs").glob("*/run.json"))

@@ -9,14 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.data.tokens import swapped
 from pipeline.runs.build import build_for_training
 from pipeline.runs.losses import loss_of
-from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.devices import make_accelerator
 from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
@@ -92,40 +89,12 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
     pd.testing.assert_frame_equal(*curves, check_exact=True)
 
 
-def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
-    recipe = quick("full", epochs=1, **BOTH)
-    alone = single_run(workspace, "full", "films", recipe, seed=1, limit=40).get()
-    jointly = joint_run(workspace, ["films"], {"films": recipe}, seed=1, limits={"films": 40}).get()
-    ledger = workspace.ledger
-    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
-    curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
-    pd.testing.assert_frame_equal(*curves, check_exact=True)
-
-
 def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
     run = joint_run(workspace, tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40))
     curve = workspace.ledger.curve(run.get().run)
     assert curve["smart_cosine"].notna().all()
-
-
-def test_averaging_both_orders_makes_an_answer_that_knows_no_order(workspace: Workspace, quick: Quick) -> None:
-    found: dict[bool, list[pd.DataFrame]] = {}
-    task = workspace.task("pairs")
-    for average in (False, True):
-        run = make(workspace, quick, "adapter", "pairs", average_orders=average)
-        model = build_for_training(run.request, run.parts, run.backbone, workspace.ledger).model.of(task.name)
-        accelerator = make_accelerator("fp32")
-        rows = run.data[task.name].dev
-        found[average] = [
-            Scoring(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
-            for order in (rows, swapped(rows))
-        ]
-    given, turned = found[False]
-    assert abs(given - turned).max() > 1e-3
-    assert found[True][0] == pytest.approx(found[True][1], abs=1e-6)
-    assert found[True][0] == pytest.approx((given + turned) / 2, abs=1e-5)
 
 
 def test_prediction_reads_rows_as_training_did(workspace: Workspace, quick: Quick, data_folder, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -80,17 +80,6 @@ def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped
             assert base.seed == record.seed
 
 
-def test_all_runs_of_a_task_are_scored_on_the_same_dev_rows(compared) -> None:  # type: ignore[no-untyped-def]
-    _, workspace, result, _ = compared
-    for target in ("films", "pairs"):
-        tables = []
-        for entry in result.entries:
-            record = workspace.ledger.find(entry.run)
-            if entry.target == target:
-                tables.append(workspace.ledger.predictions(record.run, target if target != record.task else None))
-        assert len({tuple(table["id"]) for table in tables}) == 1
-
-
 def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(workspace: Workspace) -> None:
     both = study(methods=["full", "multitask"], targets=["films", "pairs"], recipe=QUICK | {"epochs": 1})
     result, _ = compare(both, workspace)
@@ -135,16 +124,6 @@ def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: 
     assert {file: file.read_bytes() for file in kept} == kept
     with pytest.raises(PipelineError, match="compare --study nothing"):
         report("nothing", workspace.reports)
-
-
-def test_a_kept_study_that_names_no_method_is_refused(compared, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    folder = compared[3]
-    kept = json.loads((folder / "study.json").read_text())
-    kept["study"]["methods"].append("nothing")
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "study.json").write_text(json.dumps(kept))
-    with pytest.raises(PipelineError, match="study.methods: 'nothing' is not a method, nor a row of study small"):
-        report("small", tmp_path)
 
 
 def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
@@ -213,21 +192,6 @@ def test_a_point_of_the_curve_stays_whatever_bounds_the_rows_that_choose(
     assert [planned.summary()["runs"] for planned in plans] == [2, 2]
 
 
-def test_progress_counts_the_runs_of_the_whole_study(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
-    two = study(methods=["full", "adapter"], seeds=[0, 1], recipe=QUICK | {"epochs": 1})
-    compare(two, workspace)
-    error = capsys.readouterr().err
-    assert "study small: 0 of 4 runs done" in error
-    lines = [line for line in error.splitlines() if line.startswith("[")]
-    assert [line.partition(" runs")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
-    assert " left] full films seed 0: films dev accuracy 0." in lines[0]
-    assert "left" not in lines[-1]
-    compare(two, again(workspace))
-    error = capsys.readouterr().err
-    assert "study small: 4 of 4 runs done" in error
-    assert "[" not in error
-
-
 def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
     broken = study(
         methods=["adapter", "full", "sequential"],
@@ -245,11 +209,6 @@ def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, c
     kept = json.loads((folder / "study.json").read_text())["entries"]
     assert [entry["run"] is None for entry in kept] == [False, False, True, True, True, True]
     assert capsys.readouterr().err.count("failed: ") == 4
-
-
-def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
-    with pytest.raises(PipelineError, match="targets: 'quora' is listed twice"):
-        compare(study(targets=["qqp", "quora"]), workspace)
 
 
 def test_everything_that_can_be_known_is_told_before_training(
@@ -429,21 +388,6 @@ def test_text_that_any_model_behind_a_row_has_read_is_told(rows: dict[str, Any])
     assert line.startswith("sts and sick share text (") and line.endswith("; rows that use sick for sts: read.")
 
 
-def test_a_report_tells_of_shared_text(workspace: Workspace, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    data = shutil.copytree(workspace.data, tmp_path / "data")
-    file = data / "meals" / "task.toml"
-    file.write_text(file.read_text() + '[shares_text]\nfilms = "half of it"\n')
-    own = dataclasses.replace(workspace, data=data)
-    quick = QUICK | {"epochs": 1}
-    _, folder = compare(study(methods=["full", "sequential"], sources=["meals"], recipe=quick, limit=32), own)
-    sentence = "films and meals share text (half of it); rows that use meals for films: sequential."
-    assert f"note: {sentence}" in capsys.readouterr().err
-    page = (folder / "tables.md").read_text()
-    assert sentence in page
-    report("small", own.reports)
-    assert (folder / "tables.md").read_text() == page
-
-
 def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:
     result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
     (entry,) = result.entries
@@ -509,16 +453,6 @@ def test_an_ensemble_counts_each_further_pretraining_of_its_members_once(  # typ
     each = seconds["frozen"] + seconds["read-frozen"] + seconds["read-full"]
     assert read.seconds > 0
     assert seconds["both"] == pytest.approx(each - read.seconds)
-
-
-def test_a_backbone_of_a_row_that_is_not_there_is_told_once(  # type: ignore[no-untyped-def]
-    tmp_path: Path, backbone_folder, data_folder, no_training
-) -> None:
-    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
-    with pytest.raises(PipelineError) as error:
-        compare(on_read_backbone(tmp_path / "nowhere"), workspace)
-    assert str(error.value).count("nowhere") == 1
-    assert "rows.read-adapter.backbone:" in str(error.value)
 
 
 def test_full_models_are_kept_only_where_they_are_wanted(workspace: Workspace) -> None:

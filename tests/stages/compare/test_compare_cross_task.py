@@ -226,14 +226,6 @@ def test_rows_that_share_a_run_read_it_by_one_cosine(other: dict[str, Any], refu
         dry_run(study(**values, recipe=recipe, cross_task=True), place)
 
 
-def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
-    record = trained(place, "full", "films", quick("full"))
-    place.ledger.weights_file(record.run).unlink()
-    score_across({record.run: {}}, ["meals"], place)
-    assert f"run {record.run} is not scored on other tasks" in capsys.readouterr().err
-    assert place.ledger.find(record.run) == record
-
-
 def study(**keys: Any) -> Study:
     values = {
         "name": "across",
@@ -262,14 +254,6 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
     assert b"Trained on one task, scored on all" in shown["tables.md"]
     report("across", place.reports)
     assert {name: (folder / name).read_bytes() for name in shown} == shown
-
-
-def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("stages.compare.compare.score_across", lambda *_: pytest.fail("scored"))
-    _, folder = compare(study(methods=["frozen"], reference="frozen", targets=["alike"]), place)
-    assert not (folder / "tables" / "cross-task.csv").exists()
-    records = map(place.ledger.find, (folder.name for folder in place.ledger.root.iterdir()))
-    assert all(len(record.scores) == len(record.trained_on) for record in records if record)
 
 
 @pytest.mark.parametrize(
