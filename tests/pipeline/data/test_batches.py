@@ -1,5 +1,6 @@
 """Batches hold every row exactly once, like lengths together, and depend on seed and epoch alone."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -8,10 +9,12 @@ import torch
 
 from pipeline.data.batches import (
     Batch,
+    Piece,
     collate,
     evaluation_order,
     micro_batches,
     padding_worth_a_pass,
+    prefetched,
     training_batches,
     training_order,
 )
@@ -249,3 +252,42 @@ def test_an_epoch_resumed_in_the_middle_sees_the_batches_that_were_left() -> Non
 
 def test_a_siamese_row_is_as_long_as_its_longer_sentence() -> None:
     assert split_of(np.array([3, 9]), second=np.array([5, 2])).lengths.tolist() == [5, 9]
+
+
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory can be pinned only where there is a GPU."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+
+
+def numbered(count: int, made: list[int]) -> Iterator[list[Piece]]:
+    for number in range(count):
+        made.append(number)
+        yield [Piece({"rows": torch.tensor([number, piece])}) for piece in range(2)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_all_come_in_their_order(count: int, ahead: int) -> None:
+    found = [[piece.batch["rows"].tolist() for piece in pieces] for pieces in prefetched(numbered(count, []), ahead)]
+    assert found == [[[number, 0], [number, 1]] for number in range(count)]
+
+
+def test_only_so_many_are_made_ahead() -> None:
+    made: list[int] = []
+    batches = prefetched(numbered(20, made), ahead=3)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # waits for the thread
+    assert 1 <= len(made) <= 4
+
+
+def test_an_error_stands_in_the_place_of_its_batch() -> None:
+    def broken() -> Iterator[list[Piece]]:
+        yield [Piece({"rows": torch.tensor([0])})]
+        raise ValueError("row 7")
+
+    batches = prefetched(broken())
+    assert len(next(batches)) == 1
+    with pytest.raises(ValueError, match="row 7"):
+        next(batches)

@@ -3,16 +3,23 @@
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
+from adapters.composition import Stack
+from torch import Tensor
 
 from pipeline.methods.fusion import FORMS, add_fusion, load_fusion, save_fusion
+from pipeline.methods.merging import merge, merge_into, ties
+from pipeline.methods.registry import METHODS, add_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.models.switching import module_parameter_names
 from pipeline.settings.forms import FusionForm
+from pipeline.settings.parts import Merge
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import parameter_groups
-from tests.pipeline.methods.adapted import hidden, randomise, save_sources
+from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_sources, saved_modules
 
 NAMES = ("films", "meals")
 
@@ -82,3 +89,93 @@ def test_matrices_of_a_fusion_decay_and_nothing_else(
     decaying = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
     names = {name for name, parameter in encoder.named_parameters() if id(parameter) in decaying}
     assert sorted({name.split("films,meals.")[1] for name in names}) == decays
+
+
+MEAN, TIES = Merge(rule="mean"), Merge(rule="ties")
+
+
+def by_hand(vectors: np.ndarray, density: float) -> np.ndarray:
+    """TIES one number at a time."""
+    kept = max(1, round(density * vectors.shape[1]))
+    trimmed = np.zeros_like(vectors)
+    for vector, own in zip(vectors, trimmed, strict=True):
+        for index in sorted(range(len(vector)), key=lambda i: -abs(vector[i]))[:kept]:
+            own[index] = vector[index]
+    merged = np.zeros(vectors.shape[1])
+    for index, column in enumerate(trimmed.T):
+        positive, negative = column[column > 0], column[column < 0]
+        if positive.sum() != -negative.sum():
+            merged[index] = (positive if positive.sum() > -negative.sum() else negative).mean()
+    return merged
+
+
+def test_signs_in_conflict_are_settled_by_their_mass() -> None:
+    """The mean is over those that agree, and what was trimmed has no vote."""
+    vectors = torch.tensor([[4.0, -1.0, 3.0, 0.1, 2.0], [2.0, -3.0, -3.0, 5.0, 0.2], [-5.0, 2.0, 0.3, -1.0, 0.1]])
+    #  kept of five, three: [4, ., 3, ., 2], [., -3, -3, 5, .], [-5, 2, ., -1, .]
+    torch.testing.assert_close(ties(vectors, 0.6), torch.tensor([-5.0, -3.0, 0.0, 5.0, 2.0]))
+    torch.testing.assert_close(ties(vectors, 1.0), torch.tensor([3.0, -2.0, 1.65, 2.55, 2.3 / 3]))
+
+
+@pytest.mark.parametrize("density", [0.01, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_ties_is_what_it_is_by_hand(count: int, density: float) -> None:
+    vectors = torch.randn(count, 101, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    np.testing.assert_allclose(ties(vectors, density).numpy(), by_hand(vectors.numpy(), density), rtol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [MEAN, Merge(rule="ties", density=1.0)], ids=["mean", "ties"])
+def test_copies_of_an_adapter_merge_to_it(settings: Merge) -> None:
+    start, adapter = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(merge(adapter.expand(4, -1), start, settings), adapter)
+
+
+def test_ties_is_about_the_start_and_scaled_from_there() -> None:
+    start, *changes = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    vectors = torch.stack(changes)
+    for scale in (1.0, 0.5):
+        merged = merge(start + vectors, start, TIES.model_copy(update={"scale": scale}))
+        torch.testing.assert_close(merged, start + scale * ties(vectors, 0.2), rtol=1e-4, atol=1e-5)
+    assert torch.equal(merge(start.expand(3, -1), start, TIES), start)
+
+
+def saved(backbone: Backbone, folder: Path, seeds: tuple[int, ...]) -> list[SavedModules]:
+    found = []
+    for seed in seeds:
+        encoder = backbone.load()
+        add_adapter(encoder, f"task{seed}", "houlsby", 8)
+        randomise(encoder, f".adapters.task{seed}.", seed=seed)
+        METHODS["houlsby"].save(encoder, f"task{seed}", folder / str(seed))
+        found.append(saved_modules(f"task{seed}", folder / str(seed)))
+    return found
+
+
+def test_the_mean_is_adapterhubs_and_nothing_else_changes(backbone: Backbone, tmp_path: Path) -> None:
+    sources = saved(backbone, tmp_path, (1, 2, 3))
+    encoder, stock = backbone.load(), backbone.load()
+    add_modules(encoder, ["films"], sources[0].recipe)
+    merge_into(encoder, "films", sources, MEAN)
+    backbone.check_unchanged(encoder)
+    for source in sources:
+        METHODS["houlsby"].load(stock, source, ())
+    stock.average_adapter("films", [source.task for source in sources])
+    stock.set_active_adapters(Stack("films"))
+    torch.testing.assert_close(hidden(encoder), hidden(stock), rtol=1e-5, atol=1e-5)
+
+
+def weights(encoder: torch.nn.Module) -> dict[str, Tensor]:
+    own = module_parameter_names(encoder)
+    return {name: p.detach().clone() for name, p in encoder.named_parameters() if name in own}
+
+
+def test_ties_into_a_model_trims_over_the_whole_adapter(backbone: Backbone, tmp_path: Path) -> None:
+    """Numbers of all sites compete for the share that stays."""
+    (source,) = saved(backbone, tmp_path, (1,))
+    encoder = backbone.load()
+    torch.manual_seed(0)
+    add_modules(encoder, ["films"], source.recipe)
+    start = weights(encoder)
+    merge_into(encoder, "films", [source], TIES)
+    merged = weights(encoder)
+    changed = sum((merged[name] != start[name]).sum().item() for name in start)
+    assert changed == round(0.2 * sum(tensor.numel() for tensor in start.values()))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
@@ -36,3 +37,21 @@ def test_saved_it_loads_the_same_here_and_in_stock_adapterhub(
     assert trainable(loaded) == 0
     assert torch.equal(hidden(loaded), hidden(encoder))
     torch.testing.assert_close(stock_states(backbone_folder, tmp_path / "films"), hidden(encoder), rtol=1e-5, atol=1e-5)
+
+
+RECIPE = Recipe(adapter="ia3")
+
+
+def test_it_rescales_keys_values_and_the_feed_forward_layer_alone(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], RECIPE)
+    randomise(encoder, ".loras.films.", scale=1.0)
+    layer, x = encoder.encoder.layer[0], torch.randn(2, 5, backbone.hidden_size)
+    attention, expand = layer.attention.self, layer.intermediate.dense
+    for projection in (attention.key, attention.value, expand):
+        scale = projection.loras["films"].lora_B.flatten()
+        expected = scale * F.linear(x, projection.weight, projection.bias)
+        torch.testing.assert_close(projection(x), expected, rtol=1e-6, atol=1e-6)
+        assert (scale - 1).abs().max() > 0.5
+    torch.testing.assert_close(layer.intermediate(x), F.gelu(expand(x)), rtol=1e-6, atol=1e-6)
+    assert torch.equal(attention.query(x), F.linear(x, attention.query.weight, attention.query.bias))

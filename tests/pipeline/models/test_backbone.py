@@ -5,13 +5,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModel
 
+from pipeline.models.attention_maps import attention_maps, one_input
 from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.lean import make_lean
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
@@ -368,3 +372,34 @@ def test_encoders_that_only_predict_are_in_memory_once(backbone: Backbone) -> No
     backbone.check_and_share(other, trained=[name])
     places = [{n: p.data_ptr() for n, p in encoder.named_parameters()} for encoder in (one, other)]
     assert {n for n in places[0] if places[0][n] != places[1][n]} == {name}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_they_are_the_mean_over_heads_of_eager_attention(family: str, pooling: Any, tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path, family)
+    backbone = open_backbone(str(folder))
+    encoder = backbone.load()
+    make_lean(encoder, pooling)  # with CLS pooling the last layer else answers for the first token alone
+    inputs, tokens = one_input(backbone.tokenizer, "the film is good", max_length=24)
+    maps = attention_maps(encoder.eval(), inputs, [1, 2])
+    eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = eager(**inputs, output_attentions=True).attentions
+    for layer, found in maps.items():
+        assert found.shape == (len(tokens), len(tokens))
+        assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
+        assert found == pytest.approx(expected[layer - 1][0].mean(dim=0).numpy(), abs=1e-5)
+
+
+def test_an_adapter_changes_what_is_above_it_alone(backbone: Backbone) -> None:
+    inputs, _ = one_input(backbone.tokenizer, "the film is good", max_length=24)
+    plain = attention_maps(backbone.load().eval(), inputs, [1, 2])
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    for name, parameter in encoder.named_parameters():
+        if "adapters.films" in name:
+            torch.nn.init.normal_(parameter, std=1.0, generator=torch.Generator().manual_seed(0))
+    adapted = attention_maps(encoder.eval(), inputs, [1, 2])
+    assert adapted[1] == pytest.approx(plain[1], abs=1e-5)
+    assert abs(adapted[2] - plain[2]).max() > 0.01

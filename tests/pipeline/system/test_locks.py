@@ -1,6 +1,8 @@
 """A lock has one holder, until its process ends."""
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,3 +66,25 @@ def test_who_only_asks_whether_a_lock_is_held_keeps_nobody_from_it(
         for _ in range(3000):
             with locked(file, BUSY):
                 pass
+
+
+PROGRAM = """
+import os
+from pipeline.system import process
+
+process.set_up()
+print(os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "spin"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    ids=["default", "count", "policy"],
+)
+def test_threads_spin_for_a_moment_unless_the_user_says_otherwise(variables: dict[str, str], spin: str | None) -> None:
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=others | variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(spin)
