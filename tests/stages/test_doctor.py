@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -146,25 +145,6 @@ def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
     assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id: give another --backbone ")
 
 
-@pytest.mark.parametrize(
-    ("cached", "offline", "state", "text"),
-    [
-        ("config.json", True, "ok", "in the Hub's cache"),
-        (None, True, "problem", "unset HF_HUB_OFFLINE to download it"),
-        (None, False, "ok", "downloaded from the Hub when it is needed"),
-    ],
-)
-def test_a_backbone_on_the_hub_must_be_in_the_cache_without_the_hub(
-    cached: str | None, offline: bool, state: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr(doctor, "try_to_load_from_cache", lambda _name, _file: cached)
-    monkeypatch.setattr(doctor, "_hub", lambda: doctor.Finding("ok", "Hub", ""))
-    findings = doctor.examine(tmp_path / "reports", tmp_path / "store", "someone/encoder")
-    (found,) = [finding for finding in findings if finding.topic == "backbone"]
-    assert found.state == state and text in f"{found.text}: {found.remedy}"
-
-
 def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, place: Path) -> None:
     lost = record("e" * 12, weights_sha256="aa", artifact="elsewhere/adapters/sst/eeeeeeeeeeee")
     Ledger(place / "reports").finish(lost, CURVE, PREDICTIONS)
@@ -224,29 +204,3 @@ def server() -> Iterator[tuple[HTTPServer, list[int]]]:
         yield served, answers
         served.shutdown()
         thread.join()
-
-
-def test_the_hub_answers_fails_or_is_not_there(
-    server: tuple[HTTPServer, list[int]], diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hub() -> tuple[str, str]:
-        status, findings = diagnosis()
-        assert status == 0  # all that is local works without it
-        (found,) = lines_of("Hub", findings)
-        return found
-
-    assert hub()[1].startswith("HF_HUB_OFFLINE is set")
-    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", False)
-    served, answers = server
-    monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{served.server_port}")
-    for status, state in ((200, "ok"), (503, "note")):
-        answers[0] = status
-        assert hub()[0] == state
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        state, text = hub()
-    assert state == "note"
-    assert "cannot be reached" in text
-    monkeypatch.setattr(doctor, "ENDPOINT", "nonsense")
-    assert hub()[0] == "note"

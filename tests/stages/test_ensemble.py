@@ -120,19 +120,6 @@ def test_it_is_chosen_on_one_half_scored_on_the_other_and_kept(task, rule, ledge
         assert record.chosen.ensemble >= record.chosen.best
 
 
-def test_an_ensemble_is_replaced_with_a_note_where_it_differs(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    one, two = f"{1:012x}", f"{2:012x}"
-    ensemble(SST, "mine", reports, runs=[one, two], rule="mode")
-    ensemble(SST, "mine", reports, runs=[one, two], rule="mode")
-    assert capsys.readouterr().err == ""
-    before = Ensembles(reports).named("mine")
-    ensemble(SST, "mine", reports, runs=[one], rule="mean")
-    listed = ", ".join(member.run for member in before.members)
-    assert capsys.readouterr().err == f"note: ensemble mine (mode of {listed}) is replaced\n"
-    ensemble(SST, "other", reports)
-    assert capsys.readouterr().err == ""
-
-
 def test_what_is_held_out_has_no_say_in_who_takes_part(ledger: Ledger, reports: Path) -> None:
     before = ensemble(SST, "mine", reports, rule="weighted")
     chosen = table_of(reports, "mine")["chosen_on"]

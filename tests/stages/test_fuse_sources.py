@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs import gates, initial, ranking, training_run
-from pipeline.runs.restore import restore
+from pipeline.runs import initial, ranking, training_run
 from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -229,21 +228,6 @@ def test_beside_a_warm_start_sources_join_a_model_that_is_there(
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
     assert record.anchor == "meals"
     assert "; variance explained: the warm start " in capsys.readouterr().err
-
-
-def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
-    stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Here it is left out: meals explains more, and too much has to be gained beside it."""
-    monkeypatch.setattr(gates, "LEAST_GAIN", 1.0)
-    recipe = quick("fusion", epochs=1, own_adapter="none", gate_start="probe")
-    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
-    assert record.gates == {"meals": 1.0}
-    assert [source.task for source in record.sources] == ["meals"]
-    assert record.identity["own"] == "chosen"
-    kept = stocked.store.find(record.run)
-    assert kept is not None
-    assert "films" not in restore(kept, stocked.task("films"), stocked).backbone.adapters_config
 
 
 @pytest.mark.parametrize("sources", [None, "best:2"])

@@ -15,7 +15,6 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.prune import prune
 
 SOURCES = ("meals", "pairs")
 
@@ -114,19 +113,6 @@ def test_the_adapter_of_stage_one_in_its_place(
     saved = load_file(Path(record.artifact or "") / "gated_fusion.safetensors")
     assert any(".own." in name for name in saved) == (own == "trained")
     assert ("films" in record.unchanged) == (own != "trained")
-    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
-
-
-def test_pruned_it_keeps_its_own_adapter(
-    workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
-) -> None:
-    whole = fuse("films", recipe(), workspace, seed=1).record
-    record = prune("films", workspace, keep=1).record
-    (kept,) = record.sources
-    (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
-    assert kept.task == max(SOURCES, key=lambda task: row[f"share of {task}"])
-    gates = 2 * workspace.backbone.layers * (workspace.backbone.hidden_size + 1)
-    assert record.cost.trainable_parameters == whole.cost.trainable_parameters - gates
     assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
 
 

@@ -355,20 +355,6 @@ def test_what_check_advises_drops_training_rows_that_are_also_in_test(made: Path
         assert splits.of(task, None, 0).test_in_train == left
 
 
-def test_check_reads_what_is_held_out_of_train_only_where_no_file_is_dev(made: Path) -> None:
-    sizes = {split: len(pd.read_csv(made / f"{split}.csv")) for split in ("train", "dev")}
-    toml = (made / "task.toml").read_text()
-    (made / "task.toml").write_text(f"{toml}\n[files]\ndev_fraction = 0.25\n")
-    lines = check_task(made).splitlines()
-    assert lines[1].startswith(f"train: {sizes['train']} rows") and lines[2].startswith(f"dev: {sizes['dev']} rows")
-    (made / "dev.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
-    with pytest.raises(PipelineError, match="row 2: 'prase'"):
-        check_task(made)
-    (made / "dev.csv").unlink()
-    held_out = round(sizes["train"] / 4)
-    assert check_task(made).splitlines()[2].startswith(f"dev: {held_out} rows")
-
-
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
     for split in ("train", "dev"):
         (made / f"{split}.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")

@@ -1,7 +1,6 @@
 """Several studies together say what one study of all their targets says."""
 
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -133,26 +132,6 @@ def test_sources_with_one_seed_for_all_move_nothing_beside_those_with_their_own(
     for each in single:
         expected_alone = mean_difference([one.difference for one in each.parts.values()])
         assert expected_alone is not None and each.comparison == expected_alone.comparison(4)
-
-
-def test_a_variant_represents_its_fusion_on_its_target(tmp_path: Path) -> None:
-    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
-    keys: dict[str, Any] = {"methods": ["full", "fusion", "siamese"], "rows": rows, "scoring": "half", "seeds": [1, 2]}
-    studies = []
-    for target, dev in (("sst", 0.9), ("mr", 0.1)):
-        study = make(tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], **keys)
-        for seed in (1, 2):
-            study.add("full", target, seed, 0.5)
-            study.add("fusion", target, seed, 0.6, own={"dev": 0.5})
-            study.add("siamese", target, seed, 0.8, own={"dev": dev})
-        studies.append(StudyRuns(study.result, study.ledger))
-    for each in pool(studies):
-        assert {target: one.fusion for target, one in each.parts.items()} == {"sst": "siamese fusion", "mr": "fusion"}
-        used = {"sst": "siamese", "mr": "fusion"}
-        for runs in studies:
-            (target,) = runs.study.targets
-            values = [[scored.value for scored in runs.cell(line, target)] for line in (used[target], "full")]
-            assert each.parts[target].difference.value == pytest.approx(mean(values[0]) - mean(values[1]))
 
 
 def test_a_mean_with_a_target_of_one_seed_is_not_tested(tmp_path: Path) -> None:

@@ -156,20 +156,6 @@ def test_a_lean_archive_has_no_predictions_of_trials_that_no_cell_kept(
         export_runs(runs, tmp_path / "x.tar.xz", lean=True)
 
 
-def test_a_lean_archive_has_predictions_of_a_trial_that_another_seeds_run_is_built_on(
-    reports: Path, export: Callable[..., Path], tmp_path: Path
-) -> None:
-    """Such as the own adapter of the first seed's fusion, with which the report compares that."""
-    chosen, spare = (finish(reports, seed) for seed in (1, 2))
-    first, second = finish(reports, 3, sources=(chosen,)), finish(reports, 4)
-    write_study(reports, first, second, trials=(chosen, spare))
-    exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "lean.tar.xz", "few", lean=True)
-    left_out = names(export("few")) - names(tmp_path / "lean.tar.xz")
-    assert left_out == {f"{spare}/attention.csv", f"{spare}/predictions.parquet"}
-    assert import_runs(tmp_path / "other", tmp_path / "lean.tar.xz").added == exported.runs
-    assert len(Ledger(tmp_path / "other").predictions(chosen)) == len(TABLE)
-
-
 def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(reports: Path, tmp_path: Path) -> None:
     runs = [finish(reports, seed) for seed in (1, 2, 3)]
     ledger = Ledger(reports)
@@ -306,20 +292,3 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     status = main(["runs", *(each.format(root=tmp_path) for each in arguments), f"--reports={tmp_path / 'reports'}"])
     assert (status, why in capsys.readouterr().err) == (2, True)
-
-
-def test_the_verbs_say_what_they_did(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, other = finish(reports, 1), tmp_path / "other"
-    write_study(reports, run)
-    file = tmp_path / "runs.tar.xz"
-    assert main(["runs", "export", str(file), "--study=few", f"--reports={reports}"]) == 0
-    assert capsys.readouterr().out.startswith(f"1 runs: {file}, ")
-    finish(other, 1, dev=0.75)
-    assert main(["runs", "import", str(file), f"--reports={other}", "--json"]) == 0
-    *lines, document = capsys.readouterr().out.splitlines()
-    assert lines == [
-        "0 runs added, 1 already here",
-        f"{run}: scored 0.7500 here, 0.5000 in the archive: yours stays",
-        "study few added",
-    ]
-    assert json.loads(document)["study"] == "few"

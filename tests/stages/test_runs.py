@@ -134,28 +134,6 @@ def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, l
     assert "1 unfinished: see du" in error
 
 
-def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger: Ledger) -> None:
-    finished = ledger.find(FIRST)
-    assert finished is not None
-    described = {**finished.identity["tasks"]["sst"], "recipe": {"batch_size": 8, "epochs": 2}}
-    score = finished.score("sst").model_copy(update={"limit": 100})
-    other = finished.model_copy(
-        update={
-            "run": "e" * 12,
-            "scores": {"sst": score},
-            "anchor": "sts",
-            "identity": {**finished.identity, "tasks": {"sst": described}},
-        }
-    )
-    ledger.finish(other, CURVE, {"sst": answers(5)})
-    _, out, _ = verb("runs", "list", "--kind", "adapter")
-    rows = {line.split()[0]: line for line in out}
-    assert rows["run"].split()[:3] == ["run", "finished", "kind"] and rows["run"].endswith("on disk  differs in")
-    assert "limit 100, started as sts" in rows["e" * 12] and "batch size 8" in rows["e" * 12]
-    assert not {"limit", "started", "batch"} & {*rows[FIRST].split()}
-    assert "2026-01-01 12:00" in rows[FIRST]
-
-
 def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]:
     """The identity of a run on training rows with this fingerprint, and a backbone of these weights."""
     tasks = {"sst": {"meaning": meaning, "data": {"train": train, "dev": "bb"}}}
@@ -164,53 +142,6 @@ def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]
 
 def sources(*runs: str) -> tuple[SourceRun, ...]:
     return tuple(SourceRun(task=task, run=run, digest="cc") for task, run in zip(("sst", "sts"), runs, strict=False))
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ({}, {}, ("", "")),
-        (  # as with --drop-overlap or --without-rows-of
-            {"identity": with_data("a" * 64)},
-            {"identity": with_data("e" * 64), "scores": {"sst": OWN.model_copy(update={"train_rows": 9})}},
-            ("training rows 10 (aaaaaaaa)", "training rows 9 (eeeeeeee)"),
-        ),
-        (  # what a sample holds goes with the seed, which has a column of its own
-            {"identity": with_data("a"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}},
-            {"identity": with_data("e"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}, "seed": 2},
-            ("", ""),
-        ),
-        (
-            {"backbone": "/models/mini", "identity": with_data("a", "1" * 64)},
-            {"backbone": "bert-base", "identity": with_data("a", "2" * 64)},
-            ("backbone mini (11111111)", "backbone bert-base (22222222)"),
-        ),
-        ({"sources": sources(FIRST)}, {"sources": sources(FIRST, ALONE)}, ("sources sst", "sources sst+sts")),
-        (
-            {"sources": sources(FIRST, ALONE)},
-            {"sources": sources(SECOND, ALONE)},
-            (f"sources sst@{FIRST}+sts@{ALONE}", f"sources sst@{SECOND}+sts@{ALONE}"),
-        ),
-        ({"sources": sources(FIRST)}, {"sources": sources(SECOND), "seed": 2}, ("", "")),
-        (  # as after a misspelt class was corrected
-            {"identity": with_data("a", classes=["bug", "biling", "billing"])},
-            {"identity": with_data("a", classes=["bug", "billing"])},
-            ("classes 3 (2495b032)", "classes 2 (afcb96ed)"),
-        ),
-        (
-            {"identity": with_data("a", classes=[], range=[0.0, 5.0])},
-            {"identity": with_data("a", classes=[], range=[1.0, 5.0])},
-            ("range [0.0, 5.0]", "range [1.0, 5.0]"),
-        ),
-    ],
-)
-def test_a_list_says_whether_runs_differ_in_rows_backbone_or_sources(
-    one: dict[str, Any], other: dict[str, Any], expected: tuple[str, str], tmp_path: Path, verb: Run, ledger: Ledger
-) -> None:
-    for run, changes in (("8" * 12, one), ("9" * 12, other)):
-        ledger.finish(record(run, kind="merge", **{"sources": (), **changes}), CURVE, {"sst": answers(1)})
-    status, (head, *lines), _ = verb("runs", "list", "--kind", "merge")
-    assert (status, tuple(line[head.index("differs in") :] for line in lines)) == (0, expected)
 
 
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:

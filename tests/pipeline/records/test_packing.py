@@ -1,8 +1,6 @@
 """An export is imported as it was or not at all; a file that is no export is refused in a line."""
 
-import errno
 import json
-import os
 import re
 import subprocess
 import sys
@@ -227,18 +225,6 @@ def test_what_appears_during_an_import_is_not_replaced(
     with pytest.raises(PipelineError, match=f"holds adapter {SST} with other contents"):
         import_artifacts(other, exported)
     assert [artifact.manifest.run for artifact in other.artifacts()] == [SST]
-
-
-def test_a_disk_without_room_for_an_export_is_told(
-    exported: Path, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tarfile.TarFile.extract", refuse)
-    with pytest.raises(PipelineError, match=f"cannot write {other.root}.*free some space"):
-        import_artifacts(other, exported)
-    assert not contents(other.root)
 
 
 # Files that are no exports.

@@ -237,26 +237,6 @@ def test_a_row_that_kept_an_end_of_what_it_tried_is_told(kept: list[float], edge
 
 
 @pytest.mark.parametrize(
-    ("seeds", "source_seed", "is_told"), [([1, 2], 7, True), ([1, 2], None, False), ([1], 7, False)]
-)
-def test_what_no_interval_covers_is_told_where_there_are_intervals_over_seeds(
-    seeds: list[int], source_seed: int | None, is_told: bool, tmp_path: Path
-) -> None:
-    given = {} if source_seed is None else {"source_seed": source_seed}
-    study = make(tmp_path, methods=["full", "fusion"], sources=["imdb"], seeds=seeds, **given)
-    for seed in seeds:
-        study.add("full", "sst", seed)
-        study.add("fusion", "sst", seed)
-    caveat = (
-        "The models of other tasks were trained once, with seed 7: no interval covers how much another seed would"
-        " change them."
-    )
-    assert [note for note in notes(StudyRuns(study.result, study.ledger)) if "models of other tasks" in note] == (
-        [caveat] if is_told else []
-    )
-
-
-@pytest.mark.parametrize(
     ("row", "other", "expected"),
     [
         ({"trainable": "full"}, {"trainable": "adapter"}, None),  # none of it is unusual

@@ -1,9 +1,6 @@
 """Every line says what it chose on the rows that it is scored on, and from how many."""
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from pipeline.records.store import SourceRun
 from pipeline.reporting.choices import choices_table
@@ -63,33 +60,3 @@ def test_what_each_method_chose_is_counted_from_its_records(tmp_path: Path) -> N
         "cycle": "earlier epoch (sst 3), epoch (sts 3)",
         "missing": "-",
     }
-
-
-@pytest.mark.parametrize(
-    ("row", "choices"),
-    [
-        ({"method": "fusion"}, "nothing"),  # its own adapter is fresh
-        ({"method": "fusion", "recipe": {"fusion": "standard"}}, "own adapter's settings (3)"),
-        ({"method": "fusion", "recipe": {"gated": {"own": "trained"}}}, "own adapter's settings (3)"),
-        ({"method": "fusion", "tune": {"fusion": ["gated", "standard"]}}, "own adapter's settings (3)"),
-        ({"method": "fusion", "own": ["fixed", "tuned"], "recipe": {"fusion": "standard"}},
-         "own adapter's settings (3), own adapter (2)"),
-        ({"method": "merge"}, "own adapter's settings (3)"),
-        ({"method": "full", "of": "probe"}, "linear probe's settings (2)"),
-        ({"method": "adapter", "of": "fixed"}, "nothing"),
-    ],
-)  # fmt: skip
-def test_what_a_row_takes_on_its_target_was_chosen_too(row: dict[str, Any], choices: str, tmp_path: Path) -> None:
-    """As many options as count as its trials, and none that it did not have."""
-    rates = [1e-4, 1e-3, 1e-2]
-    rows = {
-        "tuned": {"method": "adapter", "tune": {"learning_rate": rates}},
-        "fixed": {"method": "adapter"},
-        "probe": {"method": "frozen", "tune": {"learning_rate": rates[:2]}},
-        "asked": {"of": "tuned", **row},
-    }
-    study = make(tmp_path, methods=["full", *rows], rows=rows, sources=["imdb"])
-    study.add("asked", "sst", 1, curve=ONCE)
-    assert choices_of(study) == {"asked": choices}
-    own = len(study.study.row("asked").trials)
-    assert (study.study.trials_on_target("asked") > own) == (choices != "nothing")

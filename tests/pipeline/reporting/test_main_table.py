@@ -1,6 +1,5 @@
 """The main table holds every line with its holes; its marks seldom see what is not there, and do see what is."""
 
-import re
 from pathlib import Path
 from typing import get_args
 
@@ -8,10 +7,9 @@ import numpy as np
 import pytest
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cost import cost_table
 from pipeline.reporting.duels import leading_duels
 from pipeline.reporting.figures.forest import forest
-from pipeline.reporting.main_table import cost_sentences, main_table, main_verdict, main_verdicts
+from pipeline.reporting.main_table import main_table, main_verdict, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
@@ -156,24 +154,6 @@ def test_a_joint_run_moves_all_targets_together(tmp_path: Path) -> None:
     check_mean(StudyRuns(study.result, study.ledger), "multitask", "runs")
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(50, "better"), (-50, "worse"), (2, "not significant")])
-def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
-    gain: int, verdict: str, tmp_path: Path
-) -> None:
-    """100 examples change sides in each direction, and ``gain`` more in one of them."""
-    labels = labels_of("sst", 1000)
-    wrong = (labels + 1) % 5
-    place = np.arange(1000)
-    reference = np.where(place < 600, labels, wrong)
-    system = np.where((place >= 100) & (place < 700 + gain), labels, wrong)
-    study = make(tmp_path)
-    study.add("full", "sst", 1, predictions=reference)
-    study.add("adapter", "sst", 1, predictions=system)
-    cell = cells_of(table_of(study))["adapter"]["sst (accuracy)"]
-    assert f"{gain / 10:+.1f} points" in cell.detail
-    assert cell.verdict == verdict
-
-
 def test_runs_scored_on_other_rows_are_not_compared(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add("full", "sst", 1, predictions=labels_of("sst"))
@@ -232,46 +212,3 @@ def test_the_verdict_and_the_forest_say_which_rows_they_count(
 
 
 # Cost.
-
-
-def priced(folder: Path, reference: str, best: str, targets: list[str]) -> StudyRuns:
-    """Two rows, one of them joint training, which has one run for all targets."""
-    study = make(folder, methods=[reference, best], reference=reference, targets=targets, sources=["imdb"])
-    for name, quality in ((reference, 0.5), (best, 0.7)):
-        if name == "multitask":
-            others = {target: (predictions_of(target, quality, name), None) for target in targets}
-            joint = study.record(name, "imdb", 1, quality, others=others)
-            for target in targets:
-                study.serve(joint, name, target)
-        else:
-            for target in targets:
-                study.add(name, target, 1, quality)
-    return StudyRuns(study.result, study.ledger)
-
-
-@pytest.mark.parametrize(
-    ("reference", "best", "targets", "cost"),
-    [
-        ("full", "adapter", ["sst"], "seconds per seed, sources and trials included; full fine-tuning trains .* 21."),
-        ("full", "multitask", ["sst"], "seconds per seed, sources and trials included; full fine-tuning trains .* 21."),
-        ("full", "adapter", ["sst", "mr"], "per seed for each target, sources and .* full fine-tuning trains .* 21."),
-        ("full", "multitask", ["sst", "mr"], "per seed for both targets at once, sources .* takes 21 for each target."),
-        (
-            "multitask",
-            "adapter",
-            ["sst", "mr", "cr"],
-            "per seed for each target, .* takes 21 for all 3 targets at once.",
-        ),
-    ],
-)
-def test_a_cost_is_that_of_each_target_or_of_all_at_once(
-    reference: str, best: str, targets: list[str], cost: str, tmp_path: Path
-) -> None:
-    """The run of joint training answers all targets; of the others each target has its own."""
-    runs = priced(tmp_path, reference, best, targets)
-    (sentence,) = cost_sentences(runs)
-    assert re.fullmatch(f".* parameters and takes 21 .*{cost}", sentence)
-    joint = "multitask" in (reference, best) and len(targets) > 1
-    for table in (main_table(runs), cost_table(runs)):
-        assert table is not None
-        assert joint == any(note.startswith("multitask: one run answers several targets") for note in table.notes)

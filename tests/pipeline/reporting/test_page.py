@@ -3,14 +3,12 @@
 import base64
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
 from pipeline.reporting.page import write_page
-from pipeline.reporting.provenance import run_view
 from pipeline.reporting.report import Report
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, sample_report
 
@@ -126,27 +124,6 @@ def test_every_run_has_its_provenance_and_is_linked(page: Page, report: Report) 
     assert any("pearson" in text for text in page.text_of("dt"))
     assert "0.2500, before training 0.7500" in page.text_of("dd")
     assert "0, 1" in page.text_of("dd")
-
-
-@pytest.mark.parametrize(
-    ("kind", "start", "label"),
-    [
-        ("adapter", {}, "Start selected among"),  # a warm start, which may have begun as a new adapter
-        ("adapter", {"start": ["fresh"]}, "Built on"),  # continues its source
-        ("fusion", {}, "Built on"),
-    ],
-)
-def test_candidates_for_a_start_are_not_what_an_adapter_is_built_on(
-    kind: str, start: dict[str, list[str]], label: str, tmp_path: Path
-) -> None:
-    report = sample_report(tmp_path / "figures")
-    fusion = report.records["fusion-sst-1"]
-    record = fusion.model_copy(update={"kind": kind, "identity": fusion.identity | start})
-    view = run_view(record, None, "row")
-    assert view["sources"] == label
-    page = Page(read(replace(report, records={record.run: record}), tmp_path))
-    assert [text for text in page.text_of("p") if text.startswith(label)]
-    assert ("start candidate, run elsewhere-imdb-1" in dict(view["groups"]["Identity"])) == (label != "Built on")
 
 
 def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report) -> None:

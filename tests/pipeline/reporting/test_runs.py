@@ -1,7 +1,5 @@
 """Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
 
-import gc
-import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +9,10 @@ import pytest
 
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
-from pipeline.reporting.epochs import epoch_scores
-from pipeline.reporting.notes import notes
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import StudyRuns, difference_of_tables, once, shared_by
+from pipeline.reporting.runs import StudyRuns, difference_of_tables, shared_by
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.reporting.synthetic import Synthetic, in_turn, make, predictions_of
+from tests.pipeline.reporting.synthetic import make, predictions_of
 
 
 @pytest.mark.parametrize(
@@ -49,24 +45,6 @@ def test_the_epochs_of_joint_training_are_those_of_its_mixing(mixing: str, epoch
     runs = StudyRuns(study.result, study.ledger)
     (scored,) = runs.cell("multitask", "sst")
     assert runs.epochs(scored) == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
-
-
-def test_what_is_marked_is_computed_once_for_a_study_and_goes_with_it(whole: Synthetic) -> None:
-    """Of several studies too, whose results are asked for in turn."""
-    asked = []
-
-    @once
-    def seen(runs: StudyRuns) -> int:
-        asked.append(id(runs))
-        return len(asked)
-
-    first, second = (StudyRuns(whole.result, whole.ledger) for _ in range(2))
-    assert [seen(first), seen(second), seen(first), seen(second)] == [1, 2, 1, 2]
-    assert asked == [id(first), id(second)]
-    kept = weakref.ref(second)
-    del second
-    gc.collect()
-    assert kept() is None
 
 
 def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
@@ -136,24 +114,3 @@ def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
     records = {scored.record.run: scored.record for scored in built}
     assert shared_by(cells, lambda run: None) == "nothing"
     assert shared_by(cells, records.get) == "sources"
-
-
-def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(tmp_path: Path) -> None:
-    study = in_turn(tmp_path)
-    runs = StudyRuns(study.result, study.ledger)
-    (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
-    first, last = runs.trainer(on_sst), runs.trainer(on_sts)
-    assert first is not None
-    assert last == on_sts.record
-    assert (first.task, on_sst.record) == ("sst", last)
-    assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
-    assert (runs.epochs(on_sst), runs.epochs(on_sts)) == (8, 4)
-    assert runs.recipe_of(on_sst).learning_rate == 3e-5 != runs.recipe_of(on_sts).learning_rate
-    assert runs.dev_curve(on_sst) is None
-    assert runs.dev_curve(on_sts) is not None
-    scores = epoch_scores(runs)
-    assert set(scores.loc[scores["method"] == Line("cycle"), "target"]) == {"sts"}
-    told = list(notes(runs))
-    assert not [note for note in told if note.startswith("Optimiser steps")]
-    assert "Texts of scored rows that are also in train: sst 17." in told
-    assert [note for note in told if note.startswith("in turn on sst: 60 training rows of imdb added, 3 left out")]

@@ -133,13 +133,6 @@ def test_a_static_encoder_is_read_in_each_tasks_own_way(workspace: Workspace, qu
             torch.testing.assert_close(model.of(name).encode(**inputs)[:, 32:], expected)
 
 
-def test_tasks_may_differ_in_what_concerns_their_heads_alone(workspace: Workspace, quick: Quick) -> None:
-    own = {"pairs": {"head_dropout": 0.5, "vector_dropout": 0.25, "score_loss": "raw"}}
-    run = make(workspace, quick, own=own)
-    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
-    assert [model.of(name).head.vector_dropout.p for name in TASKS] == [0.25 if n == "pairs" else 0 for n in TASKS]
-
-
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
     run = make(workspace, quick)
     model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model

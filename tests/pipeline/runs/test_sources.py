@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
 from pipeline.runs import sources
-from pipeline.runs.sources import Fusion, dropped_layers, parse_sources, starting_adapters
+from pipeline.runs.sources import Fusion, parse_sources, starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -179,17 +179,6 @@ def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(worksp
 
 def leaving_out(*layers: int) -> Recipe:
     return Recipe(trainable="adapter", drop_layers=layers)
-
-
-def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters() -> None:
-    same = {"films": leaving_out(1, 4), "meals": leaving_out(1, 4)}
-    assert dropped_layers(FUSION, same) == (1, 4)
-    assert dropped_layers(leaving_out(3, 0), same) == (0, 1, 3, 4)
-    assert dropped_layers(leaving_out(8), {"films": leaving_out(1)}) == (1, 8)
-    # The recipe may leave out what tells them apart.
-    assert dropped_layers(leaving_out(1), {"films": leaving_out(1), "meals": leaving_out()}) == (1,)
-    with pytest.raises(PipelineError, match=r"films: 2, meals: none, pairs: 0-1\): give --drop-layers 0-2"):
-        dropped_layers(FUSION, {"films": leaving_out(2), "meals": leaving_out(), "pairs": leaving_out(0, 1)})
 
 
 def artifacts(workspace: Workspace) -> list[Artifact]:

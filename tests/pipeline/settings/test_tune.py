@@ -50,24 +50,6 @@ def test_rows_tune_what_their_method_does_unless_they_say() -> None:
     assert "(full fine-tuning 1; fixed 1; own 3; the 6 others 2 each)" in many.unequal_trials
 
 
-def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
-    rows: dict[str, Any] = {
-        "lp-ft": {"method": "full", "of": "frozen"},
-        "fusion": {"of": "adapter", "own": ["adapter"], "recipe": {"fusion": "standard"}},
-        "plain": {"method": "fusion", "of": "adapter", "recipe": {"fusion": "standard"}},
-        "gated": {"method": "fusion", "of": "adapter"},
-        "merge": {"of": "adapter"},
-    }
-    grids = {"learning_rate": [1e-4, 1e-3]}
-    tune = dict.fromkeys(("frozen", "full", "adapter", "fusion"), grids)
-    methods = ["frozen", "full", "lp-ft", "adapter", "fusion", "plain", "gated", "merge"]
-    study = parse({}, methods=methods, rows=rows, tune=tune, sources=["mr"])
-    assert {name: study.trials_on_target(name) for name in study.methods} == {
-        "frozen": 2, "full": 2, "lp-ft": 4, "adapter": 2, "fusion": 4, "plain": 4, "gated": 2, "merge": 3,
-    }  # fmt: skip
-    assert "; lp-ft 4; fusion 4; plain 4)" in study.unequal_trials
-
-
 def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
     tune = {"adapter": {"epochs": [3, 4]}}
     given = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, given={"epochs": 7}, tune=tune)

@@ -109,15 +109,6 @@ def test_mode_and_median_take_the_best_ones() -> None:
     assert len(choose(predictions, labels, "accuracy", "mode")) == 5
 
 
-@pytest.mark.parametrize("rule", ["mean", "weighted", "mode"])
-def test_a_model_that_stands_there_twice_changes_no_answer(rule) -> None:  # type: ignore[no-untyped-def]
-    predictions, labels = simulated([0.7])
-    twice = [predictions[0], predictions[0]]
-    weights = choose(twice, labels, "accuracy", rule)
-    found = combine([twice[index] for index in weights], list(weights.values()), rule)
-    np.testing.assert_array_equal(found.values, predictions[0].values)
-
-
 def test_rows_that_do_not_choose_have_no_say_and_are_predicted_all_the_same() -> None:
     predictions, labels = simulated([0.4, 0.9, 0.6])
     choosing = first_half(labels, seed=0)
@@ -150,16 +141,6 @@ def test_weights_are_those_of_the_fewest_members_that_reach_the_score() -> None:
     predictions = [classes([0.8, 0.2], [0.35, 0.65], [1, 0]), classes([0.1, 0.9], [0.9, 0.1], [1, 0])]
     found = choose(predictions, np.zeros(3, dtype=int), "accuracy", "weighted")
     assert found == {0: pytest.approx(2 / 3), 1: pytest.approx(1 / 3)}
-
-
-def test_sums_of_probabilities_do_not_depend_on_the_order_of_the_models() -> None:
-    """Two classes have equal sums, of which the first has it; fp32 would round one of them up."""
-    one, other = np.array([0.1, 0.4, 0.3], dtype=np.float32), np.array([0.3, 0.4, 0.1], dtype=np.float32)
-    assert one.sum() < other.sum()
-    tables = np.stack([one, other, np.zeros_like(one)], axis=-1)
-    members = [Prediction(np.array([vote]), table[None]) for vote, table in enumerate(tables)]
-    assert combine(members, equal(3), "mode").values.tolist() == [0]
-    assert combine(members[::-1], equal(3), "mode").values.tolist() == [0]
 
 
 @pytest.mark.parametrize("rows", [7, 40])

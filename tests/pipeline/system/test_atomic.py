@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import stat
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -240,27 +239,6 @@ def test_processes_that_write_one_folder_at_once_all_succeed(tmp_path: Path) -> 
     assert (tmp_path / "folder" / "one").read_text().endswith(" 149")
 
 
-def test_what_a_library_writes_for_its_owner_alone_comes_out_as_the_umask_allows(tmp_path: Path) -> None:
-    before = os.umask(0o002)
-    try:
-        with new_folder(tmp_path / "folder") as new:
-            (new / "sub").mkdir()
-            for file in (new / "private", new / "sub" / "private", new / "program"):
-                file.touch(mode=0o700 if file.name == "program" else 0o600)
-        with new_file(tmp_path / "file") as temporary:
-            temporary.touch(mode=0o600)
-    finally:
-        os.umask(before)
-    modes = {path.name: stat.filemode(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {
-        "file": "-rw-rw-r--",
-        "folder": "drwxrwxr-x",
-        "sub": "drwxrwxr-x",
-        "private": "-rw-rw-r--",
-        "program": "-rwxrw-r--",
-    }
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o244, 0o755])
 def test_a_replaced_file_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
     write_text(tmp_path / "file", "old")
@@ -337,20 +315,6 @@ def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch:
     assert stands()
     assert {path.stat().st_ino for path in ([target] if kind == "file" else target.rglob("*"))} <= before
     assert tmp_path.stat().st_ino in after
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts what /proc lists")
-@pytest.mark.parametrize("write", [new_file, new_folder])
-def test_a_writer_leaves_no_file_open(write: Writer, tmp_path: Path) -> None:
-    """A study writes thousands of files, and a process may have 1,024 open."""
-    before = len([*Path("/proc/self/fd").iterdir()])
-    for number in range(3):
-        with write(tmp_path / str(number)) as temporary:
-            if write is new_file:
-                temporary.write_text("new")
-            else:
-                fill(temporary, "new", "sub/two")
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 @pytest.mark.parametrize("write", [new_file, new_folder])

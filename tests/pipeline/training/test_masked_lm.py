@@ -183,22 +183,6 @@ def fit_asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return asked
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_batch_is_cut_for_all_processes_and_their_accumulation(
-    processes: int, backbone: Backbone, fit_asked: list[dict[str, Any]]
-) -> None:
-    asked_of_fit(backbone, {}, processes)
-    data = fit_asked[0]["data"]
-    assert (data.batches_per_epoch, data.epochs) == (2, 2)
-    first, last = data.batches(1, 0)
-    assert ([len(piece) for piece in first], [len(piece) for piece in last]) == (
-        [4 // (2 * processes)] * 2 * processes,
-        [1],
-    )
-    (again,) = data.batches(1, 1)
-    assert torch.equal(again[0].batch["input_ids"], last[0].batch["input_ids"])
-
-
 def test_the_score_is_the_share_of_hidden_words_that_are_guessed(
     backbone: Backbone, fit_asked: list[dict[str, Any]]
 ) -> None:

@@ -14,17 +14,13 @@ from pipeline.cli.printing import print_plan
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
 from pipeline.runs.restore import restore_run
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
-from stages.compare.jobs import Jobs
 from stages.compare.plan import jobs_of, plan
-from stages.compare.progress import Progress
-from stages.compare.train import train
 from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
@@ -373,21 +369,6 @@ def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it
     assert aliased[0].startswith("sick and sts share text")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        {"read": {"method": "full", "tune": {"extra": [{}, {"sick": {}}]}}},
-        {"read": {"method": "full", "of": "probe"}, "probe": {"method": "frozen", "recipe": {"extra": {"sick": {}}}}},
-        {"read": {"method": "ensemble", "of": ["full", "multitask"]}},
-        {"read": {"method": "fusion", "sources": ["qqp"]}, "adapter": {"tasks": {"qqp": {"extra": {"sick": {}}}}}},
-    ],
-    ids=["a trial", "the row that it starts from", "a member", "an adapter of a source"],
-)
-def test_text_that_any_model_behind_a_row_has_read_is_told(rows: dict[str, Any]) -> None:
-    (line,) = told(methods=["full", "read"], targets=["sts"], sources=["sick", "qqp"], rows=rows, scoring="half")
-    assert line.startswith("sts and sick share text (") and line.endswith("; rows that use sick for sts: read.")
-
-
 def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:
     result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
     (entry,) = result.entries
@@ -434,25 +415,6 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-
     tables = (folder / "tables.md").read_text()
     assert "| method | backbone |" in tables
     assert "read-adapter: read; read-fusion: read" in tables
-
-
-def test_an_ensemble_counts_each_further_pretraining_of_its_members_once(  # type: ignore[no-untyped-def]
-    tmp_path: Path, backbone_folder, data_folder
-) -> None:
-    workspace, read = read_first(tmp_path, backbone_folder, data_folder)
-    folder = str(tmp_path / "read")
-    rows = {
-        "read-frozen": {"method": "frozen", "backbone": folder},
-        "read-full": {"method": "full", "backbone": folder},
-        "both": {"method": "ensemble", "of": ["frozen", "read-frozen", "read-full"]},
-    }
-    methods = ["frozen", *rows]
-    values: dict[str, Any] = {"targets": ["films"], "scoring": "half", "limit": 32, "recipe": QUICK}
-    result, _ = compare(study(methods=methods, rows=rows, **values), again(workspace))
-    seconds = {entry.method: entry.total_seconds or 0.0 for entry in result.entries}
-    each = seconds["frozen"] + seconds["read-frozen"] + seconds["read-full"]
-    assert read.seconds > 0
-    assert seconds["both"] == pytest.approx(each - read.seconds)
 
 
 def test_full_models_are_kept_only_where_they_are_wanted(workspace: Workspace) -> None:
@@ -571,26 +533,3 @@ def test_models_that_are_wanted_are_made_again(workspace: Workspace) -> None:
     shutil.rmtree(workspace.store_root)
     compare(small, again(workspace), keep_weights=True)
     assert [each.manifest.run for each in workspace.store.artifacts()] == [cell.run for cell in first.entries]
-
-
-def test_what_failed_here_but_was_finished_by_another_command_since_is_no_hole(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, tune = QUICK | {"epochs": 1}, {"full": {"epochs": [1, 2]}}
-    small = study(methods=["full", "sequential"], sources=["meals"], limit=16, recipe=recipe, tune=tune)
-    others: list[StudyResult] = []
-
-    def fail(*_: Any) -> None:
-        raise PipelineError("out of memory")
-
-    def fail_while_another_trains(jobs: Jobs, progress: Progress) -> None:
-        monkeypatch.setattr("stages.compare.compare.train", train)
-        with monkeypatch.context() as here:
-            here.setattr(TrainingRun, "train", fail)
-            train(jobs, progress)
-        others.append(compare(small, again(workspace))[0])
-
-    monkeypatch.setattr("stages.compare.compare.train", fail_while_another_trains)
-    result, folder = compare(small, workspace)
-    assert not any(entry.error for entry in others[0].entries)
-    assert [result] == others == [StudyResult.model_validate_json((folder / "study.json").read_text())]

@@ -6,16 +6,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reporting.runs import StudyRuns
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from stages.compare.plan import Job, in_order, jobs_of, plan
@@ -166,23 +162,6 @@ def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None: 
 
 
 @pytest.mark.slow
-def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  # type: ignore[no-untyped-def]
-    workspace, result, folder = compared
-    runs = StudyRuns(result, workspace.ledger)
-    first, second = runs.cell("adapter", "films")
-    tried = sum(record.cost.seconds for record in trained(workspace, "adapter", "films", 1).values())
-    assert first.seconds == first.total_seconds == pytest.approx(tried)
-    assert second.seconds == second.total_seconds == pytest.approx(second.record.cost.seconds)
-    results = pd.read_csv(folder / "results.csv")
-    assert results.groupby("method")["trials"].first().to_dict() == {"adapter": 3, "full": 1, "fusion": 4}
-    assert results[results["method"] == "adapter"]["seconds"].sum() == pytest.approx(first.seconds + second.seconds)
-    fused = runs.cell("fusion", "films")[0]
-    sources = tried + sum(record.cost.seconds for record in trained(workspace, "adapter", "meals", 1).values())
-    assert fused.seconds == fused.record.cost.seconds
-    assert fused.total_seconds == pytest.approx(fused.seconds + sources)
-
-
-@pytest.mark.slow
 def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
     workspace, result, folder = compared
     page = (folder / "tables.md").read_text()
@@ -261,18 +240,3 @@ def test_weights_that_are_wanted_are_kept_of_the_trials_so_that_none_is_trained_
     assert len(trained) == len(set(trained)) == 4  # films and meals alone, and films from meals twice
     (kept,) = (entry for entry in result.entries if entry.line.source)
     assert len(kept.trials) == 2 and workspace.ledger.weights_file(str(kept.run)).is_file()
-
-
-def test_few_rows_take_as_many_steps_as_asked_and_ten_scores(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    steps, step = itertools.count(), torch.optim.AdamW.step
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        next(steps)
-        return step(*arguments, **options)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
-    recipe = Recipe.parse(QUICK | {"trainable": "head", "min_steps": 400, "evaluations": 10, "batch_size": 32}, "test")
-    record = TrainingRun(RunRequest.single("frozen", workspace.task("films"), recipe, 1, 90), workspace).get()
-    taken = next(steps)
-    assert 400 <= taken < 403
-    assert len(workspace.ledger.curve(record.run)) == 10

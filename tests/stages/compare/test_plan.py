@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry
-from pipeline.runs import workspace as workspaces
-from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
-from stages.compare.compare import dry_run
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
 from stages.studies import STUDIES, find_study
 
@@ -238,12 +234,6 @@ def test_the_jobs_of_all_cells_are_those_of_each() -> None:
     assert jobs_of(of, cells) == {cell: job_of(of, cell) for cell in cells}
 
 
-def test_equal_jobs_of_a_study_are_one_object() -> None:
-    of = study(**EVERY_ROW)
-    found = [job for root in jobs_of(of, plan(of)).values() for job in (root, *root.needs)]
-    assert len({id(job) for job in found}) == len({*found}) < len(found)
-
-
 TASKS = ["sst", "sts", "imdb", "quora", "mr", "rte", "mrpc", "cola"]
 
 
@@ -345,33 +335,3 @@ def test_a_job_is_the_same_job_in_another_process() -> None:
         check=True,
     )
     assert done.stdout == b"known\n"
-
-
-@pytest.mark.parametrize("count", ["files of tasks read", "recipes resolved", "recipes of a study made"])
-def test_planning_more_seeds_costs_no_more_than_their_runs(
-    count: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks and recipes are the same for every seed."""
-    places: dict[str, tuple[Any, str]] = {
-        "files of tasks read": (Task, "read"),
-        "recipes resolved": (workspaces, "resolve"),
-        "recipes of a study made": (Study, "recipe_for"),
-    }
-    owner, name = places[count]
-    calls, original = [0], getattr(owner, name)
-
-    def counted(*arguments: Any) -> Any:
-        calls[0] += 1
-        return original(*arguments)
-
-    monkeypatch.setattr(owner, name, counted)
-
-    def needed(seeds: int) -> int:
-        calls[0] = 0
-        values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
-        tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
-        of = parse_study({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
-        assert dry_run(of, replace(workspace)).summary()["runs"] == 15 * seeds
-        return calls[0]
-
-    assert needed(5) == needed(1) > 0

@@ -19,7 +19,6 @@ from pipeline.stats.metrics import METRICS
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.ensembles import EnsembleRun
-from tests.stages.compare.conftest import with_figures
 
 TOGETHER = {"trainable": "full", "epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
 VALUES: dict[str, Any] = {
@@ -163,38 +162,6 @@ def test_what_is_joined_is_neither_made_nor_counted_again(result: StudyResult, p
     assert {name: place.ledger.find(name) for name in place.ledger.names()} == made
 
 
-def test_columns_of_the_best_epoch_are_each_tasks_own(result: StudyResult, report: Report, place: Workspace) -> None:
-    table = {
-        (name, row["method"].text): row
-        for name in ("Table 3", "Table 5", "Table 6", "Table 7")
-        for row in rows(report, f"published-{name.lower().replace(' ', '-')}")
-    }
-    curves = {
-        (row, task, seed): place.ledger.curve(run_of(result, row, task, seed))
-        for row in ("full", "multi", "films-only")
-        for task in ("films", "pairs")
-        for seed in (1, 2)
-        if (row, task) != ("films-only", "pairs")
-    }
-    single = [curves["full", "films", seed]["dev"].max() for seed in (1, 2)]
-    joint = {task: [curves["multi", task, s][f"dev_{task}"].max() for s in (1, 2)] for task in ("films", "pairs")}
-    assert table["Table 5", "finetune only"]["films, best epoch, ours"].sort == pytest.approx(np.mean(single))
-    assert table["Table 5", "finetune only"]["films, best epoch and seed, ours"].sort == pytest.approx(max(single))
-    assert table["Table 6", "multi"]["pairs, best epoch, ours"].sort == pytest.approx(np.mean(joint["pairs"]))
-    means = table["Table 6", "multi"]["mean of best epochs, ours"].sort
-    assert means == pytest.approx(np.mean([np.mean(each) for each in joint.values()]))
-    whole = [curves["multi", "films", seed]["dev"].max() for seed in (1, 2)]
-    assert table["Table 6", "multi"]["best mean, ours"].sort == pytest.approx(np.mean(whole))
-    assert table["Table 6", "triple"]["best mean, ours"].text == "-"  # several models have no common epoch
-    alone = [curves["films-only", "films", seed]["dev"].max() for seed in (1, 2)]
-    assert table["Table 3", "wd 1e-3"]["films, best epoch, ours"].sort == pytest.approx(np.mean(alone))
-    assert table["Table 3", "wd 1e-3"]["films, ours"].text == "-"
-    millions = table["Table 7", "best ensemble, 7-9 per task"]["parameters, millions, ours"].sort
-    assert isinstance(millions, float)
-    assert 0 < millions < 1
-    assert table["Table 6", "multi"]["films, best epoch, Hayes"].text == "0.516"
-
-
 @pytest.mark.parametrize(
     ("row", "scoring", "told"),
     [
@@ -242,26 +209,6 @@ EPOCHS: dict[str, Any] = {
         "curves": {"Table 9 (mean, LMRD)": {"row": "full", "task": "films"}},
     },
 }
-
-
-def test_published_epochs_and_every_task_of_joint_training_are_shown(place: Workspace, tmp_path: Path) -> None:
-    result, _ = compare(parse_study(EPOCHS, "test"), place)
-    with with_figures():
-        report = build_report(result, place.ledger, tmp_path)
-    curve = place.ledger.curve(run_of(result, "full", "films", 1)).set_index("epoch")
-    shown = rows(report, "published-epochs")
-    assert [row["epoch"].sort for row in shown] == [1, 2, 3, 4, 5]
-    for epoch in (1, 2):
-        row = shown[epoch - 1]
-        ours = {part: row[f"{part}, ours"].sort for part in ("training loss", "train", "dev")}
-        expected = {"training loss": "loss", "train": "train_films", "dev": "dev"}
-        assert ours == {part: pytest.approx(curve[name][epoch]) for part, name in expected.items()}
-    assert (shown[0]["training loss, Xu"].text, shown[1]["dev, Xu"].text) == ("0.791", "0.721")
-    assert shown[2]["dev, ours"].text == "-"
-    scored = [row["rows"].text for row in rows(report, "epochs")]
-    assert scored == ["dev", "train"] * 2
-    # meals and pairs are no targets, but the joint model was scored on them.
-    assert {"confusion-films", "confusion-meals", "scatter-pairs"} <= {figure.name for figure in report.figures}
 
 
 @pytest.mark.parametrize(

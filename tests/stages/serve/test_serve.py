@@ -184,20 +184,6 @@ def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
     assert capsys.readouterr().err.count("RuntimeError: unforeseen") == 1
 
 
-def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:
-    found = client.get("/models").json()
-    assert found["default"] == "films"
-    models = {model["name"]: model for model in found["models"]}
-    assert len(models) == 5
-    films, pairs = (models[f"{task}@{shop.fusions[task].run}"] for task in ("films", "pairs"))
-    assert (films["kind"], films["pair"], films["classes"], films["sources"]) == (
-        "fusion", False, ["bad", "good"], ["meals", "pairs"],
-    )  # fmt: skip
-    assert (pairs["pair"], pairs["classes"], pairs["range"]) == (True, [], [0.0, 5.0])
-    assert [model["name"] for model in models.values() if model["default"]] == [films["name"]]
-    assert not models[f"films@{shop.adapters['films'].run}"]["best"]
-
-
 def test_texts_that_are_too_long_or_unfit_cost_others_no_answer(client: httpx.Client) -> None:
     bodies = [
         ({"inputs": "the film is good"}, 200),
