@@ -345,7 +345,6 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "from pipeline import Predicted, load\nmodel = load('films')\n"
