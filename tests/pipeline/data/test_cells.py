@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, as_text, is_blank
-from pipeline.data.foreign import read_foreign
 from pipeline.data.propose import propose
 from pipeline.data.tables import read_table
 from pipeline.data.tasks import Task
@@ -80,14 +79,6 @@ def cell_name(cell: Any) -> str:
     return "long" if len(repr(cell)) > 10 else "short"
 
 
-@pytest.mark.parametrize("raw", [["true", "false"], ["True", "False"], ["TRUE", "FALSE"]])
-@pytest.mark.parametrize("true", [True, np.True_], ids=["bool", "numpy"])
-def test_a_boolean_is_the_class_of_its_name_and_not_of_its_number(raw: list[str], true: Any) -> None:
-    assert labels_of(task_of(raw), [true, False, *raw]) == [0, 1, 0, 1]
-    assert labels_of(task_of(["false", "mixture", "true"]), ["mixture", true, False]) == [1, 2, 0]
-    assert labels_of(task_of(["a", "b", "c"], labels={raw[0]: 2, raw[1]: 0}), [true, False]) == [2, 0]
-
-
 def test_a_boolean_is_a_number_where_no_class_has_its_name() -> None:
     assert labels_of(task_of(["no", "yes"]), [True, False, "yes"]) == [1, 0, 1]
     assert labels_of(task_of(["no", "yes"], labels={"1": 0, "0": 1}), [True, False]) == [0, 1]
@@ -108,21 +99,6 @@ def test_a_blank_label_is_no_class_of_that_name(blank: Any) -> None:
     assert labels_of(task, ["None", "nan", "NaT", "<NA>"]) == [0, 1, 2, 3]
     with pytest.raises(PipelineError, match=r"label is neither a number nor in .* \(1 in all\): row 2"):
         labels_of(task, ["None", blank, "nan"])
-
-
-def test_a_workbook_is_read_by_a_model_as_it_was_by_tasks_new(tmp_path: Path) -> None:
-    """A spreadsheet program makes booleans of the words true and false, and a date of 3-4."""
-    texts = [True, datetime.datetime(2024, 4, 3), 404, datetime.time(7, 30), *(f"comment {row}" for row in range(20))]
-    labels = [True, False, "mixture", True] * 6
-    pd.DataFrame({"text": texts, "label": labels}, dtype=object).to_excel(tmp_path / "rows.xlsx", index=False)
-    table = read_foreign(tmp_path / "rows.xlsx").rows
-    proposal = propose(table, "rows.xlsx")
-    assert proposal.classes == ("false", "mixture", "true")
-    rows = canonical_rows(task_of(list(proposal.classes)), table, "rows.xlsx")
-    assert rows["text_a"].tolist() == proposal.rows["text_a"].tolist()
-    assert rows["text_a"].tolist()[:4] == ["True", "2024-04-03", "404", "07:30:00"]
-    assert [proposal.classes[label] for label in rows["label"]] == proposal.rows["label"].tolist()
-    assert rows["label"].tolist()[:4] == [2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
