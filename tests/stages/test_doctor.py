@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -162,27 +161,6 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     save_ensemble(place / "reports", "both", RUN, "e" * 12)
     ((state, text),) = lines_of("ensembles", diagnosis()[1])
     assert state == "problem" and text.startswith("ensemble both cannot predict")
-
-
-@pytest.mark.parametrize(("free", "state"), [(2**20, "problem"), (2**31, "note"), (2**40, "ok")])
-def test_a_disk_that_fills_up_is_seen_before_it_is_full(
-    free: int, state: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    _, findings = diagnosis()
-    assert [lines_of(f"disk of {option}", findings)[0][0] for option in ("--store", "--reports")] == [state, state]
-
-
-def test_a_package_that_is_missing_or_too_old_is_a_problem(
-    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = ["torch>=99", "no-such-package>=1", "pydantic>=2", "no-such-tool; extra == 'dev'"]
-    monkeypatch.setattr(doctor, "requires", lambda _: needed)
-    status, findings = diagnosis()
-    problems = [text for state, text in lines_of("versions", findings) if state == "problem"]
-    assert (status, len(problems)) == (1, 2)
-    assert "pip install 'torch>=99'" in problems[0]
-    assert problems[1] == "no-such-package is missing, not no-such-package>=1 pip install 'no-such-package>=1'"
 
 
 @pytest.fixture

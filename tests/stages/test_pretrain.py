@@ -161,21 +161,6 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
     assert len(hashes) == 1
 
 
-def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    data = tmp_path / "data"
-    shutil.copytree(workspace.data, data)
-    workspace = replace(workspace, data=data)
-    pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
-    toml = data / "films" / "task.toml"
-    toml.write_text(toml.read_text().replace("max_length = 24", "max_length = 6"))
-    with pytest.raises(PipelineError, match="trained differently"):
-        pretrain(["films"], tmp_path / "read", QUICK, replace(workspace), seed=0)
-    longest = workspace.backbone.max_length
-    with pytest.raises(PipelineError, match=f"max_length {longest + 1} is more than the backbone can read"):
-        recipe = QUICK.model_copy(update={"max_length": longest + 1})
-        pretrain(["films"], tmp_path / "long", recipe, workspace, seed=0)
-
-
 @pytest.mark.parametrize(
     ("output", "told"),
     [("file/read", "there is a file where a folder is needed"), ("a" * 300, "the name is too long")],

@@ -14,9 +14,7 @@ from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.layout import lower_states, split_encoder, upper_states
-from pipeline.models.transfer_model import SplitModel, TransferModel
+from pipeline.models.layout import lower_states, upper_states
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_adapter, saved_modules
@@ -149,21 +147,6 @@ def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) ->
     states = lower_states(encoder, depth, inputs)
     assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
     same(hidden(encoder), hidden(backbone.load()))
-
-
-@pytest.mark.parametrize("top", [0, 1, 2])
-def test_split_models_share_what_is_below(top: int, backbone: Backbone) -> None:
-    expected = hidden(backbone.load())
-    encoders = split_encoder(backbone.load(), top, 2)
-    head = build_head("linear", 32, 2, 1, 0.0)
-    models = [TransferModel(each, head, "cross", "mean") for each in encoders]
-    assert all(torch.equal(hidden(each), expected) for each in encoders)
-    streams = SplitModel(models, top).eval()._streams({"input_ids": IDS, "attention_mask": WHOLE})
-    assert all(torch.equal(stream, expected) for stream in streams)
-    with torch.no_grad():
-        for parameter in encoders[1].parameters():
-            parameter.zero_()
-    assert any(p.abs().sum() > 0 for p in encoders[0].parameters()) == (top > 0)
 
 
 def test_trained_layernorms_are_saved_with_their_adapter(backbone: Backbone, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import torch
 from adapters.composition import Fuse
 from torch import nn
 
-from pipeline.methods.fused_sites import fused_sites
-from pipeline.methods.fusion import add_fusion, load_fusion, members_of, prune_fusion, save_fusion
+from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion
 from pipeline.methods.fusion import use_fusion_implementation as use
 from pipeline.methods.gated import GATED_FILE, GatedFusion
 from pipeline.methods.houlsby import load_adapter
@@ -193,20 +192,6 @@ def test_what_is_saved_is_what_was_trained(
     for implementation in ("stock", "fast"):
         use(again, implementation)  # type: ignore[arg-type]
         torch.testing.assert_close(hidden(again), expected, atol=1e-4, rtol=0)
-
-
-def test_left_out_layers_have_none_and_the_others_keep_their_own(
-    backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
-) -> None:
-    encoder, folder = trained(gated(backbone, folders)), SavedModules(TARGET, recipe_of(), tmp_path / "fusion")
-    save_fusion(encoder, SOURCES, folder)
-    again = backbone.load()
-    load_fusion(again, folders, folder, drop_layers=(0,))
-    members = members_of(recipe_of(), TARGET, SOURCES)
-    kept = [layer for site, layer in fused_sites(encoder, members) if site.layer_idx > 0]
-    assert len(kept) == len(layers(again)) == 2 * (backbone.layers - 1)
-    for layer, expected in zip(layers(again), kept, strict=True):
-        torch.testing.assert_close(layer.state_dict(), expected.state_dict(), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("gate", GATES)

@@ -408,18 +408,6 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: p
         assert numbers[0] == numbers[1], figure
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
-    study = make(tmp_path, targets=["sst", "sts"], scoring={"rows": "test", "tasks": {"sts": "train"}})
-    for target in ("sst", "sts"):
-        study.add("full", target, 1)
-    report = build_report(study.result, study.ledger, tmp_path / "out")
-    told = report.tables[0].notes[0]
-    assert told.startswith("Scores are on the labelled test split; ")
-    assert "on dev (sst); on dev; the epoch" in told
-    assert told.endswith("nothing trained (sts).")
-
-
 @pytest.mark.parametrize(
     ("provenance", "hardware"),
     [

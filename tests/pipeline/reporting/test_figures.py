@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from pipeline.reporting.duels import leading_duels
-from pipeline.reporting.figures.drawing import look_of
 from pipeline.reporting.main_table import main_comparisons
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
-from tests.pipeline.reporting.synthetic import CLASSES, ROWS, Synthetic
+from tests.pipeline.reporting.synthetic import CLASSES, ROWS
 
 
 def numbers(report: Report, folder: Path, name: str) -> pd.DataFrame:
@@ -65,17 +64,3 @@ def test_the_forest_holds_the_tests_of_the_tables(report: Report, folder: Path, 
     assert rows["row"].tolist() == list(compared) and "fusion" in compared
     assert rows["difference"].is_monotonic_decreasing
     assert rows["low"].tolist() == pytest.approx([one.interval[0] for one in compared.values()])
-
-
-def test_the_low_resource_curve_ends_in_the_main_table(report: Report, folder: Path, runs: StudyRuns) -> None:
-    table = numbers(report, folder, "low-resource")
-    last = table[(table["method"] == "fusion") & (table["target"] == "sst")].iloc[-1]
-    assert last["train_rows"] == 1000
-    assert last["score"] == pytest.approx(np.mean([scored.value for scored in runs.cell("fusion", "sst")]))
-
-
-def test_rows_keep_their_looks_and_no_two_are_alike(whole: Synthetic) -> None:
-    names = [f"row{number}" for number in range(40)]
-    looks = [look_of(name, names) for name in names]
-    assert len({tuple(look.items()) for look in looks}) == len(names)
-    assert len({look["color"] for look in looks[:8]}) == 8

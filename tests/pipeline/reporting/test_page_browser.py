@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.image import imread
 
-from pipeline.reporting.figures.drawing import Drawing, drawing_style, panels, write
 from pipeline.reporting.page import write_page
 from tests.pipeline.reporting.page_samples import HOSTILE, hostile, plain, sample_report
 
@@ -138,20 +134,6 @@ def test_a_value_of_one_run_leads_to_the_run_and_opens_it(show: Callable[..., Op
     assert run.get_attribute("open") is None
     page.locator("#table-main").get_by_role("link", name="10,000").click()
     assert run.get_attribute("open") is not None
-
-
-@pytest.mark.long
-def test_a_value_of_several_runs_shows_them_on_a_card(show: Callable[..., Opened]) -> None:
-    page = show().page
-    card = page.locator("#card")
-    assert not card.is_visible()
-    page.locator("#table-main").get_by_role("link", name="0.500 ± 0.002").click()
-    assert card.get_by_role("link").all_inner_texts() == [
-        f"full fine-tuning, sst, 1,000 rows, seed {seed}: accuracy 0.5{seed}00" for seed in (1, 2)
-    ]
-    card.get_by_role("link").last.click()
-    assert not card.is_visible()
-    assert page.locator("[id='run-full-sst-2']").get_attribute("open") is not None
 
 
 @pytest.mark.covering(1)
@@ -309,26 +291,6 @@ def test_filters_keep_the_rows_of_a_method_a_task_and_a_cost(show: Callable[...,
 
 
 @pytest.mark.long
-def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], browser: Browser, tmp_path: Path) -> None:
-    report = sample_report(tmp_path / "figures")
-    with drawing_style():
-        canvas, (axis,) = panels(1)
-        axis.plot([0, 1], [0, 1], color="#0072B2")
-        write(Drawing(report.figures[0], canvas, pd.DataFrame({"a": [1]})), tmp_path / "figures")
-    write_page(report, tmp_path)
-    drawn = {}
-    for scheme in SCHEMES:
-        page = show(tmp_path / "index.html", color_scheme=scheme).page
-        image = page.locator("#figure-pareto img").screenshot(path=tmp_path / f"{scheme}.png")
-        assert image
-        pixels = imread(tmp_path / f"{scheme}.png")[..., :3].reshape(-1, 3).mean(axis=1)
-        drawn[scheme] = np.median(pixels), pixels.min(), pixels.max()
-    (light, ink, _), (dark, _, pale) = drawn["light"], drawn["dark"]
-    assert light == 1 and ink < 0.25
-    assert dark < 0.15 and pale > 0.75
-
-
-@pytest.mark.long
 def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable[..., Opened]) -> None:
     page = show(java_script_enabled=False).page
     assert rows(page.locator("#table-main table")) == ORIGINAL
@@ -355,30 +317,6 @@ def overlay(page: Page) -> Any:
 def choose(page: Page, menu: str, option: str) -> Any:
     page.locator(f"#curves label:has-text('{menu}') select").select_option(option)
     return overlay(page)
-
-
-@pytest.mark.long
-def test_curves_of_several_runs_stand_in_one_figure(show: Callable[..., Opened]) -> None:
-    page = show().page
-    first = overlay(page)
-    assert first["name"] == "dev by epoch of 4 runs"  # of the first task: adapters have no curve
-    assert (
-        sorted({label.split(",")[0] for label in first["labels"]})
-        == ["full fine-tuning", "fusion of two"]
-        == first["legend"]
-    )
-    assert all(", sst, " in label for label in first["labels"])
-    assert len(set(first["colours"])) == 2
-    assert first["points"] == [4] * 4
-    everything = choose(page, "Task", "")
-    assert (len(everything["labels"]), len(set(everything["colours"]))) == (8, 2)
-    of_one = choose(page, "Curves of", "full fine-tuning")
-    assert of_one["legend"] == ["sst", "sts"]  # by what is still open
-    seeds = choose(page, "Task", "sts")
-    assert len(set(seeds["colours"])) == len(seeds["legend"]) == len(seeds["labels"]) == 2
-    losses = choose(page, "Measure", "loss")
-    assert losses["points"] == [3, 3]  # the start has none
-    assert losses["name"] == "loss by epoch of 2 runs"
 
 
 def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:

@@ -98,14 +98,6 @@ def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
     assert {count for _, count in others[len(again) :]} == {beside}
 
 
-def test_what_the_first_explains_of_fewer_rows_is_what_others_have_to_beat(
-    choose: Callable[..., dict[str, float]],
-) -> None:
-    """0.4 of 2,000 rows and 0.5 of 512, of which another beside it explains 0.45."""
-    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.35}
-    assert choose(lambda open_gates: worth.get(tuple(open_gates), 0.0), rows=2000, on_few=0.1) == {"a": 1.0}
-
-
 @pytest.mark.parametrize(("name", "is_tried"), [("e", True), ("f", False)])
 def test_beside_the_first_the_four_are_tried_that_are_best_alone(
     name: str, is_tried: bool, choose: Callable[..., dict[str, float]]
@@ -123,16 +115,3 @@ def test_a_source_that_half_of_the_rows_do_not_show_to_help_is_taken(choose: Cal
     helps = lambda open_gates: 0.1 * ("e" in open_gates)  # noqa: E731
     assert choose(helps, rows=500, noise=0.75) == {"e": 0.0}
     assert choose(helps, rows=1000, noise=0.75)["e"] == 1.0
-
-
-def test_beside_a_warm_start_each_source_only_has_to_add_something(
-    choose: Callable[..., dict[str, float]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def worth(open_gates: Mapping[str, float]) -> float:
-        return 0.4 + (0.02 if open_gates.get("b") == 0.5 else -0.1 * len(open_gates))
-
-    assert choose(worth, noise=1.0, warm=True) == {"b": 0.5}
-    assert capsys.readouterr().err == (
-        "mr: gates start at b 0.5; variance explained: the warm start 0.400, with b 0.420\n"
-    )
-    assert choose(lambda open_gates: 0.4 - 0.1 * len(open_gates), warm=True) == {"a": 0.0}

@@ -10,10 +10,8 @@ import pytest
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.compare.compare import compare
 from stages.predict import predict
 from tests.runs import joint_run
 
@@ -80,38 +78,6 @@ def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick
         check_dtype=False,
         atol=1e-5,
     )
-
-
-def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says) -> None:  # type: ignore[no-untyped-def]
-    rows: dict[str, Any] = {
-        "joint": {"method": "multitask"},
-        "in-turn": {"method": "sequential", "order": ["meals", "films"]},
-    }
-    described = {
-        "name": "kept", "methods": list(rows), "targets": ["films", "meals"], "seeds": [1], "limit": 40,
-        "recipe": {"epochs": 1, "batch_size": 16},
-    }  # fmt: skip
-
-    def runs(keep: bool) -> dict[str, str]:
-        own = {name: row | {"keep_weights": keep} for name, row in rows.items()}
-        result, _ = compare(parse_study({**described, "rows": own}, "test"), dataclasses.replace(workspace))
-        return {entry.method: entry.run for entry in result.entries if entry.target == "films" and entry.run}
-
-    unkept = runs(False)
-    assert list(unkept) == list(rows)
-    for run in unkept.values():
-        with pytest.raises(PipelineError, match=r"(?s)kept no model.*keep_weights = true"):
-            says("films", run, "films")
-    before = {run: workspace.ledger.predictions(run, "films") for run in unkept.values()}
-    kept = runs(True)
-    assert kept == unkept  # what is kept of a run is no part of what it is
-    for run, dev in before.items():
-        expected = dev.drop(columns=["label", "group"])
-        pd.testing.assert_frame_equal(says("films", run, "films")[0], expected, check_dtype=False, atol=1e-5)
-    weights = [workspace.ledger.weights_file(run) for run in kept.values()]
-    written = [file.stat().st_mtime_ns for file in weights]
-    assert runs(True) == kept
-    assert [file.stat().st_mtime_ns for file in weights] == written  # nothing was trained again
 
 
 def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]

@@ -70,18 +70,3 @@ def test_a_fusion_tells_what_it_listens_to(settings: dict[str, str], workspace: 
     keys = attention[["layer", "site", "adapter"]].apply(tuple, axis=1).tolist()
     assert keys == [(la, site, name) for la in (0, 1) for site in ("attention", "ffn") for name in ("films", "meals")]
     assert attention.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("settings", [{"score_start": True}, {"score_start": True, "learning_rate": 1e-30}])
-def test_a_scored_start_is_the_first_point_of_the_curve(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
-    for task in ("films", "meals"):
-        extract(task, quick("adapter"), workspace, seed=1)
-    fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1).record
-    curve = workspace.ledger.curve(fused.run)
-    assert curve["epoch"].tolist() == [0, 1, 2]
-    assert curve["loss"].isna().tolist() == [True, False, False]
-    assert fused.dev == curve["dev"].max()
-    assert fused.best_epoch == curve.loc[curve["dev"].idxmax(), "epoch"]
-    # What is kept and predicts is the epoch that is said to be kept.
-    table = workspace.ledger.predictions(fused.run)
-    assert score("accuracy", table["prediction"].to_numpy(), table["label"].to_numpy()) == fused.dev

@@ -308,18 +308,6 @@ def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adap
         assert len(of_site) == site.tokens * len(names)
 
 
-def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
-    full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
-    for target, using in (("films", "adapter"), (f"films@{full.run}", "auto")):
-        with pytest.raises(
-            PipelineError, match=r"run .* of 'films'\) is not a fusion: only a fusion has shares of adapters"
-        ):
-            opened(target, using=using, reports=workspace.reports).explain("the film is good")
-    fuse("films", quick("fusion", epochs=1), workspace, seed=1)
-    with pytest.raises(PipelineError, match="reads a single text"):
-        opened(using="fusion").explain(("the film", "is good"))
-
-
 def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]
     code = (
         "import logging, sys, transformers\nlevel = logging.getLogger('transformers').level\n"

@@ -16,7 +16,6 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.pretrain import pretrain
 from stages.prune import prune
 from tests.runs import joint_run, single_run
 
@@ -90,15 +89,3 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     assert workspace.ledger.predictions(pruned.run)["id"].tolist() == rows[0]
     with pytest.raises(PipelineError, match="--dev-limit 0: give at least 1 row of dev"):
         extract("films", recipe, dataclasses.replace(workspace, dev_limit=0), seed=0)
-
-
-def test_pretraining_leaves_out_the_texts_of_all_of_dev_however_few_score(
-    workspace: Workspace, quick: Quick, tmp_path: Path
-) -> None:
-    recipe = quick("full", epochs=1)
-    whole = pretrain(["films"], tmp_path / "whole", recipe, workspace, seed=0).record
-    other = dataclasses.replace(workspace, dev_limit=5)
-    fewer = pretrain(["films"], tmp_path / "fewer", recipe, other, seed=0).record
-    assert fewer.left_out == whole.left_out
-    assert sum(whole.left_out["films"].values()) > 0
-    assert fewer.run != whole.run

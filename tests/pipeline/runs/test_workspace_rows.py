@@ -8,15 +8,12 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import fingerprint
-from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
-from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
-from tests.nano import save_backbone, write_tasks
+from tests.nano import write_tasks
 
 
 def rows(split: str, size: int, *texts: str) -> pd.DataFrame:
@@ -157,28 +154,3 @@ def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Wor
     # As many as there are, or more, leave the rows and so the run's name as they are.
     same = read(place, dev_limit=len(all_rows.dev), scoring=scoring)
     assert same.fingerprint["dev"] == all_rows.fingerprint["dev"]
-
-
-def test_rows_are_read_once_for_all_backbones(
-    place: Workspace, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deeper = save_backbone(tmp_path / "deeper", "bert", num_hidden_layers=3)
-    read_tasks = list[str]()
-
-    def counted(task: Task, *args: Any, **kwargs: Any) -> TaskData:
-        read_tasks.append(task.name)
-        return load_all_rows(task, *args, **kwargs)
-
-    monkeypatch.setattr("pipeline.runs.splits.load_all_rows", counted)
-    other = place.on(str(deeper))
-    films = place.task("films")
-    assert place.splits.of(films, 20, 1) is other.splits.of(films, 20, 1)
-    assert read_tasks == ["films"]
-    # What depends on the backbone is not shared.
-    assert (place.backbone.layers, other.backbone.layers) == (2, 3)
-    recipe = Recipe(trainable="adapter", pooling="pooler")
-    assert place.backbone_for(recipe).identity["weights"] != other.backbone_for(recipe).identity["weights"]
-    top = Recipe.model_validate({"trainable": "adapter", "adapter": {"drop_layers": [2]}})
-    assert other.resolve(top, films).adapter.drop_layers == (2,)
-    with pytest.raises(PipelineError, match="layer"):
-        place.resolve(top, films)

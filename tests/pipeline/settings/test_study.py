@@ -248,31 +248,6 @@ def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> Non
     assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
 
 
-def test_other_methods_than_the_files_have_another_reference(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('methods = ["full", "frozen"]\nreference = "frozen"\ntargets = ["sst"]\nseeds = [1]\n')
-    assert read_study(str(file), STUDIES, {}).reference == "frozen"
-    assert read_study(str(file), STUDIES, {"methods": ["frozen", "full"]}).reference == "frozen"
-    assert read_study(str(file), STUDIES, {"methods": ["adapter"]}).reference == "adapter"
-    assert read_study(str(file), STUDIES, {"reference": "full"}).reference == "full"
-    assert read_study(str(file), STUDIES, {"methods": ["full", "frozen"], "reference": "full"}).reference == "full"
-    with pytest.raises(PipelineError, match="reference: 'adapter' must be one of the methods"):
-        read_study(str(file), STUDIES, {"reference": "adapter"})
-
-
-def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
-    assert read_study(str(file), STUDIES, {}).curve is None
-    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (100, 300, 1000)
-    file.write_text(file.read_text() + "[curve]\nrows = [7]\n")
-    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (7,)
-    assert read_study(str(file), STUDIES, {"curve": False}).curve is None
-    assert read_study(str(file), STUDIES, {"curve_rows": [3, 9]}).curve_points == (3, 9)
-    with pytest.raises(PipelineError, match="--curve-rows with --no-curve"):
-        read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
-
-
 @pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
 def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"

@@ -398,19 +398,6 @@ def test_of_several_scores_the_mean_decides_and_all_are_in_the_curve() -> None:
     assert [(row["dev_a"], row["dev_b"]) for row in fitted.curve] == [(0.2, 0.6), (0.9, 0.1), (0.0, 0.7)]
 
 
-def test_a_model_with_nothing_to_train_is_scored_as_it_is_where_its_start_is() -> None:
-    model = make_model().requires_grad_(False)
-
-    def never(model: nn.Module, piece: Piece) -> Tensor:
-        raise AssertionError("trained")
-
-    fitted = train(model, loss=never, score_start=True)
-    assert comparable(fitted.curve) == [
-        {"epoch": 0, "loss": None, "dev": negative_error(make_model().eval()), "learning_rate": 0.0, "examples": 0}
-    ]
-    assert (fitted.best_epoch, fitted.examples_per_second) == (0, 0.0)
-
-
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_step_over_two_tasks_sums_their_means(cut: int) -> None:
     """By hand: the gradient of mean(task a) + mean(task b), however many rows each has and however they are cut."""
@@ -750,22 +737,6 @@ def command_handlers() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def test_all_that_a_batch_holds_reaches_the_loss() -> None:
-    def step(epoch: int, first: int) -> Iterator[list[Piece]]:
-        yield [Piece({"rows": torch.arange(ROWS), "targets": Y})]
-
-    def loss(model: nn.Module, piece: Piece) -> Tensor:
-        return F.mse_loss(model(X[piece.batch["rows"]]).squeeze(-1), piece.batch["targets"])
-
-    models = [make_model(0.0), make_model(0.0)]
-    for model, each in zip(models, (loss, squared_error), strict=True):
-        fit(
-            model, recipe=Recipe(trainable="full", epochs=1, learning_rate=1e-2), seed=0, data=TrainingData(step, 1, 1),
-            loss=each, evaluate=negative_error, metric="score", accelerator=Accelerator(cpu=True), title="test",
-        )  # fmt: skip
-    assert equal(weights(models[0]), weights(models[1]))
 
 
 class Counting:

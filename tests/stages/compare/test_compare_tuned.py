@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from stages.compare.plan import Job, in_order, jobs_of, plan
-from stages.report import report
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8}
 RATES = {"learning_rate": [1e-6, 5e-3, 2e-3]}
@@ -159,29 +157,6 @@ def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None: 
             tried = trained(workspace, "adapter", "meals", 1)
             best = max((tried[rate] for rate in RATES["learning_rate"]), key=lambda record: record.dev)
             assert workspace.ledger.find(sources["meals"]).recipe == best.recipe
-
-
-@pytest.mark.slow
-def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
-    workspace, result, folder = compared
-    page = (folder / "tables.md").read_text()
-    assert "adapter was tuned on the validation rows (learning rate" not in page  # keys are named as they are written
-    tried = "(learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse"
-    assert f"adapter was tuned on the validation rows {tried}" in page
-    assert "Rows had different numbers of trials (full fine-tuning 1; adapter 3; fusion 4)" in page
-    kept = {entry.seed: workspace.ledger.find(str(entry.run)) for entry in result.entries if entry.method == "adapter"}
-    is_edge = {1e-6: "lowest", 5e-3: "highest"}.get(kept[1].recipe.learning_rate)
-    told = f"adapter, learning_rate {kept[1].recipe.learning_rate} ({is_edge}) in 1 of 1." in page
-    assert told == (is_edge is not None)
-    choices = pd.read_csv(folder / "tables/choices.csv").set_index("method").iloc[:, 0]
-    assert "settings (3)" in choices["adapter"] and "own adapter's settings (3)" in choices["fusion"]
-    main = pd.read_csv(folder / "tables/main.csv").set_index("method")
-    assert main["trials"].to_dict() == {"full fine-tuning": 1, "adapter": 3, "fusion": 4}
-    losing = {run for entry in result.entries for run in entry.trials} - {entry.run for entry in result.entries}
-    html = (folder / "index.html").read_text()
-    assert losing and not [run for run in losing if run in html]
-    report("small", workspace.reports)
-    assert (folder / "tables.md").read_text() == page
 
 
 def test_an_interrupted_study_goes_on_where_it_was(

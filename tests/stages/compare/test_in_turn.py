@@ -127,24 +127,3 @@ def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_a
     starts = [note for note in notes(runs) if note.startswith("Start of")]
     assert [note.split(",")[0] for note in starts] == ["Start of warm"]
     assert compare(small, again(workspace))[0] == result
-
-
-def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:
-    small = study(
-        methods=["full", "multitask", "later"],
-        rows={"later": {"method": "multitask", "after": ["meals", "films"]}},
-        targets=["films", "pairs"],
-        sources=["meals"],
-        limit=48,
-    )
-    result, _ = compare(small, workspace)
-    (run,) = {entry.run for entry in result.entries if entry.method == "later"}
-    (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
-    record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
-    steps = workspace.ledger.lineage(record)
-    assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
-    assert steps[1].weights_sha256 == record.sources[0].digest
-    # What it begins with counts: same recipe, rows and seed, another model.
-    assert record.recipe == first.recipe
-    assert workspace.ledger.curve(run)["loss"].tolist() != workspace.ledger.curve(plain)["loss"].tolist()
-    assert compare(small, again(workspace))[0] == result

@@ -6,16 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.data.prediction import Prediction
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
-from pipeline.reporting.cost import stored
 from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
-from pipeline.stats.ensembling import combine
-from pipeline.stats.metrics import METRICS
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.ensembles import EnsembleRun
@@ -106,37 +102,6 @@ def test_an_ensemble_is_made_again_after_a_member_was(result: StudyResult, place
     assert run([kept[0], later, kept[2]]).finished() is None
 
 
-def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
-    result: StudyResult, place: Workspace
-) -> None:
-    ledger = place.ledger
-    for target in ("films", "pairs"):
-        record = ledger.find(run_of(result, "joined", target, 1))
-        assert record is not None
-        taken = [source.run for source in record.sources]
-        members = {run_of(result, row, target, 1) for row in ("full", "multi")}
-        members |= {run_of(result, "films-only", "films", 1)} if target == "films" else set()
-        assert set(taken) <= members
-        score = record.score(target)
-        for split, reached in (("dev", score.dev), ("test", score.test)):
-            parts = [ledger.predictions(run, target, split) for run in taken]  # type: ignore[arg-type]
-            each = [
-                Prediction(
-                    table["prediction"].to_numpy(),
-                    table.filter(regex="^probability_").to_numpy() if target == "films" else None,
-                )
-                for table in parts
-            ]
-            together = combine(each, [1 / len(each)] * len(each), "mean")
-            labels = parts[0]["label"].to_numpy()
-            assert METRICS[score.metric].score(together.values, labels) == pytest.approx(reached)
-        # Never worse on the validation rows than the best of its members.
-        assert score.dev >= max(ledger.find(run).score(target).dev for run in members) - 1e-12  # type: ignore[union-attr]
-        assert record.cost.trainable_parameters == sum(ledger.find(run).cost.trainable_parameters for run in taken)  # type: ignore[union-attr]
-        assert record.cost.seconds == 0
-        assert stored([record], ledger) == stored([ledger.find(run) for run in taken], ledger)  # type: ignore[misc]
-
-
 def test_a_vote_is_of_classes_or_a_median_and_one_member_is_the_best(result: StudyResult, place: Workspace) -> None:
     ledger = place.ledger
     runs = [run_of(result, row, "pairs", 2) for row in ("full", "multi", "multi-split")]
@@ -209,17 +174,3 @@ EPOCHS: dict[str, Any] = {
         "curves": {"Table 9 (mean, LMRD)": {"row": "full", "task": "films"}},
     },
 }
-
-
-@pytest.mark.parametrize(
-    ("curves", "told"),
-    [
-        ({"Table 10 (none)": {"row": "full", "task": "films"}}, "no table of epochs 'Table 10 (none)' of 'Xu'"),
-        ({"Table 9 (mean, LMRD)": {"row": "adapter", "task": "films"}}, "the study has no row 'adapter' on films"),
-    ],
-)
-def test_curves_that_are_not_there_are_told_before_training(curves: Any, told: str, place: Workspace) -> None:
-    values = {**EPOCHS, "published": {**EPOCHS["published"], "curves": curves}}
-    with pytest.raises(PipelineError) as error:
-        compare(parse_study(values, "test"), place)
-    assert told in str(error.value)

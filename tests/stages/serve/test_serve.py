@@ -318,27 +318,6 @@ def test_a_store_that_changes_is_picked_up(
     assert shelf.tasks == []
 
 
-def test_the_model_of_the_last_classes_is_served_and_the_others_are_named(
-    changing: tuple[Path, list[Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, (weak, strong) = changing
-    old, new = (f"films@{each.manifest.run}" for each in (strong, weak))
-    put(strong, store)
-    shelf = StoreShelf.open(store, None, None, "fp32")
-    assert (shelf.load("films").name, capsys.readouterr().err) == (old, "")
-    file = store / weak.manifest.place / "manifest.json"  # as if its classes had been corrected, and it trained since
-    manifest = json.loads(file.read_text())
-    manifest["meaning"]["classes"] = ["bad", "fine"]
-    file.write_text(json.dumps(manifest | {"finished_at": "2999-01-01T00:00:00Z"}))
-    for open_shelf in (lambda: shelf, lambda: StoreShelf.open(store, None, None, "fp32")):
-        opened = open_shelf()
-        for _ in range(2):
-            opened.refresh()
-        assert opened.load("films").name == new and opened.load(old).name == old
-        note = f"films: adapter {weak.manifest.run} is used. Models of other classes, range or metric are not: adapter"
-        assert capsys.readouterr().err.count(note) == 1
-
-
 def test_what_cannot_be_served_is_one_message(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
