@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pipeline.data.tasks import PAIR_HEADS, find_task
+from pipeline.data.tasks import find_task
 from pipeline.models.heads import build_head
 from pipeline.runs.build import outputs_of
 from pipeline.settings.recipe import Recipe
@@ -70,14 +70,6 @@ def test_the_heads_of_liu_and_shen_have_the_parameters_of_their_table(
     assert parameters(heads) == expected
 
 
-def test_the_double_difference_head_is_two_layers_over_both_vectors_and_their_distance() -> None:
-    head = build_head("difference-mlp", 8, 3, 2, 0.5).eval()
-    u, v = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
-    joined = torch.cat([u, v, (u - v).abs()], dim=-1)
-    expected = F.relu(joined @ head.hidden.weight.T + head.hidden.bias) @ head.out.weight.T + head.out.bias
-    torch.testing.assert_close(head(u, v), expected)
-
-
 def test_a_comparison_is_linear_in_vectors_distance_product_and_cosine() -> None:
     torch.manual_seed(0)
     head = build_head("comparison", 8, 3, 2, 0.0)
@@ -116,14 +108,3 @@ def test_dropout_of_vectors_comes_before_their_distance_and_reaches_a_cosine() -
     cosine = build_head("cosine", 8, 1, 2, dropout=0.0, vector_dropout=0.5)
     assert not torch.equal(cosine(u, v), cosine(u, v))
     torch.testing.assert_close(cosine.eval()(u, v)[:, 0], F.cosine_similarity(u, v))
-
-
-def test_a_recipe_knows_which_heads_compare_two_sentences() -> None:
-    """Each of them has one input for each sentence, and the others take one alone."""
-    for kind in SIAMESE:
-        head = build_head(kind, 8, 1, 1, 0.0)
-        if kind in PAIR_HEADS:
-            with pytest.raises(TypeError, match="missing 1 required positional argument: 'v'"):
-                head(torch.zeros(4, 8))
-        else:
-            assert head(torch.zeros(4, 8)).shape == (4, 1)

@@ -1,17 +1,15 @@
 """A fusion is held against the best row of each kind, which the test rows do not choose."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
 from pipeline.reporting.duels import OPPONENTS, Selected, _selected, close_calls, duels, holds_fusion, leading_fusion
 from pipeline.reporting.opponents import opponents_sentences, opponents_table
 from pipeline.reporting.runs import StudyRuns
-from pipeline.stats.paired import Shared, mean_difference
+from pipeline.stats.paired import mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 WARM = {"warm": {"method": "adapter", "of": "adapter"}}
@@ -116,34 +114,6 @@ def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
         assert cells["mean"].verdict == duel.comparison.verdict == "better"
 
 
-@pytest.mark.parametrize(("source_seed", "shared"), [(None, "sources"), (7, "nothing")])
-def test_the_mean_reckons_with_adapters_that_both_targets_of_a_seed_share(
-    source_seed: int | None, shared: Shared, tmp_path: Path
-) -> None:
-    keys: dict[str, Any] = {} if source_seed is None else {"source_seed": source_seed}
-    study = make(
-        tmp_path,
-        methods=["full", "fusion"],
-        targets=["sst", "mr"],
-        scoring="half",
-        seeds=[1, 2],
-        sources=["imdb"],
-        **keys,
-    )
-    for seed in (1, 2):
-        adapter = study.record("adapter", "imdb", seed)
-        for target in ("sst", "mr"):
-            study.add("full", target, seed, 0.5)
-            source = SourceRun(task="imdb", run=adapter.run, digest="a" * 64)
-            study.add("fusion", target, seed, 0.5 + seed / 10, sources=(source,))
-    of_leading = duels(runs_of(study))
-    assert {duel.kind for duel in of_leading} == {"the target alone", "the best row without fusion"}
-    for duel in of_leading:
-        means = {of: mean_difference([*duel.parts.values()], of) for of in ("sources", "nothing")}
-        tests = {of: mean.comparison(len(of_leading)) for of, mean in means.items() if mean is not None}
-        assert duel.comparison == tests.pop(shared) and duel.comparison not in tests.values()
-
-
 def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None:
     """Of two rows the one is better on the validation rows, the other on the test rows."""
     study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1])
@@ -191,15 +161,6 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     assert any("corrected for their 3 comparisons together" in note for note in table.notes)
 
 
-def test_a_fusion_that_lacks_a_target_does_not_lead(tmp_path: Path) -> None:
-    study = make(
-        tmp_path, methods=["full", "fusion", "second"], targets=["sst", "mr"], rows={"second": {"method": "fusion"}}
-    )
-    for row, target in (("full", "sst"), ("full", "mr"), ("fusion", "sst"), ("second", "sst"), ("second", "mr")):
-        study.add(row, target, 1)
-    assert leading_fusion(runs_of(study)) == Line("second")
-
-
 def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
     runs = runs_of(small(tmp_path))
     (sentence,), study = opponents_sentences(runs), runs.study
@@ -209,26 +170,6 @@ def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
         title = study.title(rows.pop().row) if len(rows) == 1 else ""
         same = f", here {title}" if title not in duel.kind else ""
         assert f"{duel.kind}{same} ({100 * duel.comparison.difference:+.1f}" in sentence
-
-
-def test_the_sentence_names_a_kind_under_its_own_verdict_alone(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "sequential", "adapter", "fusion"], sources=["imdb"], scoring="half")
-    for row, quality in (("full", 0.5), ("adapter", 0.2), ("sequential:imdb", 0.95), ("fusion", 0.8)):
-        study.add(row, "sst", 1, quality)
-    (sentence,) = opponents_sentences(runs_of(study))
-    better, worse = sentence.split("; it ")
-    assert "is better than the target alone" in better and "one adapter" in better
-    assert worse.startswith("is worse than sequential fine-tuning") and "one adapter" not in worse
-    assert "sequential" not in better and "the target alone" not in worse
-
-
-def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"])
-    study.add("full", "sst", 1)
-    study.add("full", "mr", 1)
-    study.add("fusion", "sst", 1)
-    assert duels(runs_of(study)) == [] and opponents_table(runs_of(study)) is None
-    assert list(opponents_sentences(runs_of(study))) == []
 
 
 def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tmp_path: Path) -> None:
@@ -261,118 +202,6 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
     assert "Its variants, selected in the same way: siamese fusion on sst." in sentence
-
-
-@pytest.mark.parametrize("scoring", ["half", "dev"])
-@pytest.mark.parametrize("targets", [["sst"], ["sst", "mr"]])
-def test_the_details_name_both_sides_and_their_trials(targets: list[str], scoring: str, tmp_path: Path) -> None:
-    """Of one target too, whose cell is also that of the mean."""
-    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
-    methods = ["full", "fusion", "siamese"]
-    study = make(tmp_path, methods=methods, targets=targets, sources=["imdb"], rows=rows, scoring=scoring, seeds=[1])
-    for target in targets:
-        for row, quality in (("full", 0.5), ("fusion", 0.6), ("siamese", 0.9)):
-            study.add(row, target, 1, quality)
-    table = opponents_table(runs_of(study))
-    assert table is not None
-    cells = dict(zip(table.columns, table.rows[0], strict=True))
-    says = "siamese fusion against full fine-tuning, best of 2 trials against best of 1"
-    tested = cells["mean" if len(targets) > 1 else "sst"]
-    assert (tested.verdict is not None) == (scoring == "half") == ("95 % CI" in tested.detail)
-    assert cells["sst"].detail.partition("; ")[0] == says
-
-
-def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
-    """One opponent is no choice."""
-    runs = runs_of(small(tmp_path, scoring="dev"))
-    tested = {duel.kind: duel.comparison is not None for duel in duels(runs)}
-    assert tested == {kind: kind == "sequential fine-tuning" for kind in OPPONENTS}
-    table = opponents_table(runs)
-    assert table is not None and any(note.startswith("Not tested: rows that were selected") for note in table.notes)
-    (sentence,) = opponents_sentences(runs)
-    assert "sequential fine-tuning" in sentence and "the target alone" not in sentence
-
-
-def test_the_note_on_other_fusions_counts_what_was_tested(tmp_path: Path) -> None:
-    """Where the scored rows choose, the opponents that are chosen among several are not."""
-    rows = {"second": {"method": "fusion"}}
-    methods = ["full", "sequential", "adapter", "fusion", "second"]
-    study = make(tmp_path, methods=methods, sources=["imdb"], rows=rows, scoring="dev")
-    for row in ("full", "sequential:imdb", "adapter", "fusion", "second"):
-        study.add(row, "sst", 1)
-    table = opponents_table(runs_of(study))
-    assert table is not None and len(table.rows) == 8
-    assert any("corrected for its 2 comparisons together" in note for note in table.notes)
-    assert any("a family of their own, corrected for their 2 comparisons together" in note for note in table.notes)
-
-
-def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
-    """The mean of one seed is the best more easily by chance."""
-    seeds = [1, 2, 3]
-    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"], scoring="half", seeds=seeds)
-    for target in ("sst", "mr"):
-        for seed in seeds:
-            study.add("full", target, seed, 0.5)
-            study.add("fusion", target, seed, 0.7)
-        study.add("adapter", target, 1, 0.9)
-    best = {duel.kind: {str(only(each)) for each in duel.best.values()} for duel in duels(runs_of(study))}
-    assert best["the target alone"] == best["the best row without fusion"] == {"full"}
-
-
-def test_a_mean_of_targets_that_lack_seeds_is_not_tested(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1, 2])
-    for target, seeds in (("sst", [1, 2]), ("mr", [1])):
-        for seed in seeds:
-            study.add("full", target, seed, 0.5)
-            study.add("fusion", target, seed, 0.7)
-    runs = runs_of(study)
-    assert [duel.comparison for duel in duels(runs)] == [None] * len(duels(runs))
-    assert list(opponents_sentences(runs)) == []
-
-
-def test_unequal_trials_are_told(tmp_path: Path) -> None:
-    tune = {"fusion": {"learning_rate": [1e-4, 1e-3]}}
-    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1], tune=tune)
-    for target in ("sst", "mr"):
-        study.add("full", target, 1, 0.5)
-        study.add("fusion", target, 1, 0.7)
-    runs = runs_of(study)
-    table = opponents_table(runs)
-    assert table is not None
-    assert any("as its opponents: 2 against 1 of the target alone; 2 against 1 of the best" in n for n in table.notes)
-    assert all("best of 2 trials against best of 1" in row[-1].detail for row in table.rows)
-    (sentence,) = opponents_sentences(runs)
-    assert sentence.endswith("It was selected from more trials than the target alone and the best row without fusion.")
-
-
-@pytest.mark.parametrize(
-    ("rows", "trials"),
-    [
-        (["frozen"], 2),
-        (["frozen", "lp-ft"], 3),  # which starts from the same heads
-        (["lp-ft"], 3),
-        (["lp-ft", "again"], 4),
-        (["frozen", "lp-ft", "both"], 3),  # an ensemble has the trials of its members
-        (["both"], 3),
-        (["sequential"], 2),  # a run for each source
-    ],
-)
-def test_trials_that_several_opponents_share_count_once(rows: list[str], trials: int, tmp_path: Path) -> None:
-    of_frozen = {"method": "full", "of": "frozen"}
-    study = make(
-        tmp_path,
-        methods=["frozen", "full", "lp-ft", "again", "both", "sequential", "fusion"],
-        sources=["imdb", "cola"],
-        rows={"lp-ft": of_frozen, "again": of_frozen, "both": {"method": "ensemble", "of": ["frozen", "lp-ft"]}},
-        tune={"frozen": {"learning_rate": [1e-4, 1e-3]}},
-        scoring="half",
-    )
-    study.add("fusion", "sst", 1)
-    for name in rows:
-        for label in ("sequential:imdb", "sequential:cola") if name == "sequential" else (name,):
-            study.add(label, "sst", 1)
-    best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best row without fusion")
-    assert best.trials == {"sst": (1, trials)}
 
 
 @pytest.mark.parametrize(("gap", "quality", "close"), [(0.009, 0.95, True), (0.011, 0.95, False), (0.009, 0.45, False)])
@@ -415,44 +244,3 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
             f"On mr, adapter was selected (0.600 on dev). With full fine-tuning ({0.6 - gap:.3f}) there, fusion"
             in told[0]
         )
-
-
-@pytest.mark.parametrize("looks", [1, 50])
-def test_close_choices_are_judged_as_the_verdict_is(looks: int, tmp_path: Path) -> None:
-    """With so many looks, both are not significant, and there is nothing to tell; a second fusion is told apart."""
-    rows = {"second": {"method": "fusion"}}
-    methods = ["full", "adapter", "fusion", "second"]
-    study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half", seeds=[1], looks=looks)
-    for row, target, own, dev in (
-        ("full", "sst", 0.5, 0.2),
-        ("adapter", "sst", 0.5, 0.9),
-        ("full", "mr", 0.7, 0.595),
-        ("adapter", "mr", 0.5, 0.6),
-        ("fusion", "sst", 0.9, 0.7),
-        ("fusion", "mr", 0.9, 0.7),
-        ("second", "sst", 0.52, 0.7),
-        ("second", "mr", 0.7, 0.7),
-    ):
-        study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
-    runs = runs_of(study)
-    calls = [*close_calls(runs)]
-    assert {str(call.duel.line) for call in calls} == ({"second"} if looks == 1 else set())
-    (sentence,) = opponents_sentences(runs)
-    assert "depend on a choice" not in sentence
-
-
-def test_a_variant_that_was_nearly_selected_is_told_too(tmp_path: Path) -> None:
-    variant = {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}
-    study = make(
-        tmp_path, methods=["full", "fusion", "siamese"], targets=["sst"], sources=["imdb"], rows={"siamese": variant},
-        scoring="half", seeds=[1],
-    )  # fmt: skip
-    study.add("full", "sst", 1, 0.5)
-    study.add("fusion", "sst", 1, 0.5, own={"dev": 0.6})
-    study.add("siamese", "sst", 1, 0.9, own={"dev": 0.601})
-    calls = [*close_calls(runs_of(study))]
-    assert {str(call.other) for call in calls} == {"fusion"}
-    (sentence,) = opponents_sentences(runs_of(study))
-    assert (
-        "Verdicts that depend on a choice between nearly equal rows: that against the target alone on sst" in sentence
-    )
