@@ -161,6 +161,15 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     assert any("corrected for their 3 comparisons together" in note for note in table.notes)
 
 
+def test_a_fusion_that_lacks_a_target_does_not_lead(tmp_path: Path) -> None:
+    study = make(
+        tmp_path, methods=["full", "fusion", "second"], targets=["sst", "mr"], rows={"second": {"method": "fusion"}}
+    )
+    for row, target in (("full", "sst"), ("full", "mr"), ("fusion", "sst"), ("second", "sst"), ("second", "mr")):
+        study.add(row, target, 1)
+    assert leading_fusion(runs_of(study)) == Line("second")
+
+
 def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
     runs = runs_of(small(tmp_path))
     (sentence,), study = opponents_sentences(runs), runs.study
@@ -202,6 +211,41 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
     assert "Its variants, selected in the same way: siamese fusion on sst." in sentence
+
+
+def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
+    """One opponent is no choice."""
+    runs = runs_of(small(tmp_path, scoring="dev"))
+    tested = {duel.kind: duel.comparison is not None for duel in duels(runs)}
+    assert tested == {kind: kind == "sequential fine-tuning" for kind in OPPONENTS}
+    table = opponents_table(runs)
+    assert table is not None and any(note.startswith("Not tested: rows that were selected") for note in table.notes)
+    (sentence,) = opponents_sentences(runs)
+    assert "sequential fine-tuning" in sentence and "the target alone" not in sentence
+
+
+def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
+    """The mean of one seed is the best more easily by chance."""
+    seeds = [1, 2, 3]
+    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"], scoring="half", seeds=seeds)
+    for target in ("sst", "mr"):
+        for seed in seeds:
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.7)
+        study.add("adapter", target, 1, 0.9)
+    best = {duel.kind: {str(only(each)) for each in duel.best.values()} for duel in duels(runs_of(study))}
+    assert best["the target alone"] == best["the best row without fusion"] == {"full"}
+
+
+def test_a_mean_of_targets_that_lack_seeds_is_not_tested(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1, 2])
+    for target, seeds in (("sst", [1, 2]), ("mr", [1])):
+        for seed in seeds:
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.7)
+    runs = runs_of(study)
+    assert [duel.comparison for duel in duels(runs)] == [None] * len(duels(runs))
+    assert list(opponents_sentences(runs)) == []
 
 
 @pytest.mark.parametrize(("gap", "quality", "close"), [(0.009, 0.95, True), (0.011, 0.95, False), (0.009, 0.45, False)])

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -424,6 +425,26 @@ def test_sources_that_runs_of_a_seed_share_make_no_false_verdicts(seeds: int, fa
 
 
 # Rows that share texts.
+
+
+@pytest.mark.parametrize("family", [1, 28])
+def test_of_two_estimates_of_a_mean_the_wider_interval_stands_in_any_family(family: int) -> None:
+    """With few seeds the one by common seeds has fewer degrees of freedom, which count for more in a large family."""
+    turned = 0
+    for trial in range(200):
+        generator = np.random.default_rng(trial)
+        parts = [
+            paired_difference("accuracy", *(list(generator.integers(0, 2, (2, 200))) for _ in "ab"), np.zeros(200))
+            for _ in range(3)
+        ]
+        mean, independent = mean_difference(parts, "runs"), mean_difference(parts)
+        assert mean is not None and mean.estimate is not None and independent is not None
+        widths = [np.ptp(each.comparison(family).interval) for each in (mean, independent)]
+        common = np.ptp(replace(mean, estimate=None).comparison(family).interval)
+        assert widths[0] == max(widths[1], common)
+        alone = [np.ptp(replace(each, estimate=None).comparison().interval) for each in (mean, independent)]
+        turned += (alone[0] > alone[1]) != (common > widths[1])
+    assert (turned > 0) == (family > 1)
 
 
 @pytest.mark.parametrize("metric", list(METRICS))
