@@ -240,6 +240,11 @@ def test_a_missing_folder_is_not_taken_for_a_hub_id(name: str) -> None:
         open_backbone(name)
 
 
+def test_an_unreachable_hub_names_the_way_out() -> None:
+    with pytest.raises(PipelineError, match="--backbone DIR"):
+        open_backbone("nobody/no-such-model")
+
+
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "modernbert"])
 def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(family, tmp_path) -> None:  # type: ignore[no-untyped-def]
     backbone = open_backbone(str(save_backbone(tmp_path / family, family)))
@@ -343,6 +348,11 @@ def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     return files
+
+
+def test_a_repository_of_the_hub_is_loaded(hub: Path, backbone: Backbone) -> None:
+    opened = open_backbone("someone/encoder")
+    assert opened.identity == backbone.identity
 
 
 @pytest.mark.parametrize(("damage", "message"), RUNNING)

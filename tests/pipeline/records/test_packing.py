@@ -131,6 +131,17 @@ def test_what_is_here_and_damaged_is_not_taken_for_the_same(exported: Path, stor
         import_artifacts(store, exported)
 
 
+def test_a_fusion_over_adapters_that_are_nowhere_is_refused(exported: Path, other: Store) -> None:
+    partial = changed(exported, {member.name: None for member in members_of(exported, ADAPTER)})
+    before = contents(other.root)
+    with pytest.raises(PipelineError, match=f"fusion {FUSED} needs adapter {SST} of task 'sst'"):
+        import_artifacts(other, partial)
+    assert contents(other.root) == before
+    save(other, SST)
+    assert len(import_artifacts(other, partial).added) == 2
+    assert other.verify() == 3
+
+
 def test_a_fusion_over_other_contents_of_its_adapter_is_refused(store: Store, other: Store, tmp_path: Path) -> None:
     wrong = SourceRun(task="sst", run=save(store, SST).manifest.run, digest="0" * 64)
     fusion = save(store, FUSED, "sts", kind="fusion", sources=(wrong,))

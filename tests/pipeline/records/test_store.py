@@ -334,6 +334,16 @@ def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.Mon
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
+    folder = save(store, SST).folder
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert store.verify() == 1
+    store.remove(SST)
+    assert not folder.is_symlink()
+    assert (tmp_path / "elsewhere" / MANIFEST).is_file()
+
+
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:
     save_fusion(store)
     assert store.users_of(STS) == [FUSED]

@@ -29,6 +29,17 @@ from stages.studies import STUDIES, find_study
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study
 
 
+def many_rows(folder: Path) -> Report:
+    """Six rows beside the reference: two far better, one far worse, three like it."""
+    names = {"up": 0.8, "higher": 0.9, "down": 0.2, "same": 0.5, "like": 0.5, "equal": 0.5}
+    rows = {name: {"method": "adapter", "title": f"{name}, row"} for name in names}
+    study = make(folder, methods=["full", *names], rows=rows)
+    study.add("full", "sst", 1, 0.5)
+    for name, quality in names.items():
+        study.add(name, "sst", 1, quality)
+    return build_report(study.result, study.ledger, folder / "out")
+
+
 def rows_of(report: Report, name: str) -> list[dict[str, Cell]]:
     table = next(table for table in report.tables if table.name == name)
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -143,6 +154,12 @@ def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) 
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
+    best = [row["method"].text for row in rows_of(many_rows(tmp_path), "main") if row["sst (accuracy)"].best]
+    assert best == ["higher, row"]
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) -> None:
     study = make(tmp_path, targets=["sst", "sts"])
     for target, quality in (("sst", 0.6), ("sts", 1.5)):
@@ -208,6 +225,66 @@ def test_a_row_that_was_still_rising_when_short_training_ended_is_told(
     assert all("adapter 1 of 1" in note for note in told)
 
 
+@pytest.mark.parametrize("seeds", [[1], [1, 2]])
+def test_notes_name_rows_as_the_tables_do(seeds: list[int], tmp_path: Path) -> None:
+    """Rows that have a title in common are told apart, and one with commas stays one of a list."""
+    rows: dict[str, dict[str, Any]] = {
+        f"from-{source}": {"method": "sequential", "sources": [source], "title": "sequential"}
+        for source in ("imdb", "sts")
+    }
+    rows["warm"] = {"method": "adapter", "of": "adapter", "title": "adapter, warm"}
+    rows["warmer"] = rows["warm"]
+    tune = {"sequential": {"learning_rate": [1e-5, 2e-5, 3e-5]}}
+    methods = ["full", *list(rows)[:2], "adapter", "warm", "warmer"]
+    study = make(tmp_path, methods=methods, sources=["imdb", "sts"], seeds=seeds, rows=rows, tune=tune)
+    study.add("full", "sst", 1, recipe=Recipe(trainable="full", precision="fp32"))
+    for source in ("imdb", "sts"):
+        recipe = Recipe(trainable="full", learning_rate=3e-5, precision="bf16")
+        study.add(f"from-{source}:{source}", "sst", 1, recipe=recipe, own={"train_rows": 500})
+    for name in ("warm", "warmer"):
+        study.add(name, "sst", 1, recipe=Recipe(trainable="adapter", precision="bf16"))
+    told = list(notes(StudyRuns(study.result, study.ledger)))
+    both = [f"sequential, from {source}" for source in ("imdb", "sts")]
+    warm = [f"adapter, warm ({name})" for name in ("warm", "warmer")]
+    reused = "; other seeds reuse the choice" if len(seeds) > 1 else ""
+    assert [note for note in told if " was tuned on " in note] == [
+        f"{title} was tuned on the validation rows (learning_rate 1e-05, 2e-05, 3e-05; 3 trials on seed 1{reused})."
+        " Its seconds count all trials, and no table shows the scores of the others."
+        for title in both
+    ]
+    assert [note for note in told if note.startswith("Start of ")] == [
+        f"Start of {title}, selected on training rows, with the number of runs: sst: new adapter 1." for title in warm
+    ]
+    for expected in (
+        f"Precisions are mixed (full fine-tuning fp32; {'; '.join(f'{title} bf16' for title in both + warm)}):",
+        f"Optimiser steps of a run differ on sst: full fine-tuning 96; {both[0]} 48; {both[1]} 48; {warm[0]} 96;"
+        f" {warm[1]} 96. Rows that start from trained models: {'; '.join(both + warm)}.",
+        f"{both[0]}, learning_rate 3e-05 (highest) in 1 of 1; {both[1]}, learning_rate 3e-05 (highest) in 1 of 1.",
+        f"(full fine-tuning 1; adapter 1; {warm[0]} 1; {warm[1]} 1; {both[0]} 3; {both[1]} 3)",
+    ):
+        assert [note for note in told if expected in note], told
+
+
+def test_a_fusion_that_took_no_source_is_told(tmp_path: Path) -> None:
+    rows = {"joined": {"method": "fusion"}, "alone": {"method": "fusion"}}
+    methods, targets = ["full", "joined", "alone"], ["sst", "sts"]
+    study = make(tmp_path, methods=methods, targets=targets, sources=["imdb"], seeds=[1, 2], rows=rows)
+    for target in targets:
+        for seed in (1, 2):
+            study.add("full", target, seed)
+            study.add("joined", target, seed, gates={"imdb": float(seed - 1), "sts": 0.0})
+            study.add("alone", target, seed, gates={target: 1.0, "imdb": 0.0})
+    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if "took no source" in note]
+    assert told == [
+        f"{title} took no source on {where}: probes set all gates of sources to 0, so it starts as the target's own"
+        " adapter alone."
+        for title, where in (
+            ("Joined", "sst (1 of 2 runs) and sts (1 of 2 runs)"),
+            ("Alone", "sst (2 of 2 runs) and sts (2 of 2 runs)"),
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("kept", "edges"),
     [
@@ -234,6 +311,26 @@ def test_a_row_that_kept_an_end_of_what_it_tried_is_told(kept: list[float], edge
         note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most selected values were")
     ]
     assert [note.split(": ")[1].rstrip(".") for note in told] == ([edges] if edges else [])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "source_seed", "is_told"), [([1, 2], 7, True), ([1, 2], None, False), ([1], 7, False)]
+)
+def test_what_no_interval_covers_is_told_where_there_are_intervals_over_seeds(
+    seeds: list[int], source_seed: int | None, is_told: bool, tmp_path: Path
+) -> None:
+    given = {} if source_seed is None else {"source_seed": source_seed}
+    study = make(tmp_path, methods=["full", "fusion"], sources=["imdb"], seeds=seeds, **given)
+    for seed in seeds:
+        study.add("full", "sst", seed)
+        study.add("fusion", "sst", seed)
+    caveat = (
+        "The models of other tasks were trained once, with seed 7: no interval covers how much another seed would"
+        " change them."
+    )
+    assert [note for note in notes(StudyRuns(study.result, study.ledger)) if "models of other tasks" in note] == (
+        [caveat] if is_told else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,6 +416,24 @@ def test_published_numbers_stand_beside_ours(report: Report, runs: StudyRuns) ->
     assert not [column for column in full if "quora" in column]
     setting = {row["setting"].text: row for row in rows_of(report, "published-setting")}
     assert (setting["sst, training rows"]["Xu"].text, setting["sst, training rows"]["ours"].text) == ("8,544", "1,000")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_several_published_tables_stand_each_for_itself(tmp_path: Path) -> None:
+    source = {"report": "LiuShen", "table": ["Table 10", "Table 11"], "tasks": {"sst": "sst"}}
+    study = make(tmp_path, rows={"full": {"published": ["annealed", "default"]}}, published=source)
+    study.add("full", "sst", 1)
+    report = build_report(study.result, study.ledger, tmp_path)
+    rows = {
+        (table, row["method"].text): row
+        for table in ("Table 10", "Table 11")
+        for row in rows_of(report, f"published-{table.lower().replace(' ', '-')}")
+    }
+    assert rows["Table 10", "annealed"]["sst, LiuShen"].text == "0.498"
+    assert rows["Table 11", "default"]["sst, LiuShen"].text == "0.510"
+    ours = [rows[name]["sst, ours"].text for name in (("Table 10", "annealed"), ("Table 11", "default"))]
+    assert ours[0] == ours[1] != "-"
+    assert rows["Table 11", "+SICK"]["sst, ours"].text == "-"
 
 
 def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> None:

@@ -57,6 +57,13 @@ def test_the_steps_of_both_sides_are_those_on_the_target(tmp_path: Path) -> None
     assert lines_of(study)["fusion", "sst"]["steps"].sort == 285
 
 
+def test_an_adapters_steps_that_are_not_known_are_not_counted_as_none(own: Synthetic) -> None:
+    entry = next(e for e in own.entries if (e.method, e.target, e.rows) == ("adapter", "sst", None))
+    own.entries.remove(entry)
+    (own.ledger.folder(entry.run or "") / "run.json").unlink()
+    assert lines_of(own)["fusion", "sst"]["steps"].text == "-"
+
+
 def coin_flips(folder: Path) -> Report:
     """A fusion that trains on after its adapter, over a source that knows nothing, and so ends far above it."""
     study = make(folder, methods=["full", "adapter", "fusion"], targets=["sst"], sources=["imdb"])

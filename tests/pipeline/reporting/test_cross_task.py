@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.records.run_record import Reading, RunRecord, TaskScore
 from pipeline.reporting.cross_task import cross_task_table
+from pipeline.reporting.published import published_tables
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of
 
@@ -63,3 +64,27 @@ def test_a_model_is_tested_against_the_one_that_learned_the_column(study: Synthe
         assert cell.sort == pytest.approx(sum(scores) / 2)
         assert f"against full fine-tuning on {column}" in cell.detail
         assert cell.detail.startswith("read as it is")
+
+
+@pytest.mark.parametrize(
+    ("report", "table", "name", "columns", "shown"),
+    [
+        ("LiuShen", "Table 4", "pretrain / Base / none", ("sst", "sts_r"), ("sst", "sts", "mean")),
+        (
+            "Hayes", "Table 6", "multi", ("best_sst", "best_sts"),
+            ("sst, best epoch", "sts, best epoch", "mean of best epochs"),
+        ),
+    ],
+)  # fmt: skip
+def test_beside_published_numbers_a_model_has_its_score_on_each_task(
+    report: str, table: str, name: str, columns: tuple[str, str], shown: tuple[str, ...], tmp_path: Path
+) -> None:
+    published = {"report": report, "table": table, "tasks": dict(zip(columns, ("sst", "sts"), strict=True))}
+    rows = {"full": {"published": {"sst": name}}}
+    made = make(tmp_path, methods=["full"], targets=["sst", "sts"], rows=rows, published=published, cross_task=True)
+    record = across(made, made.add("full", "sst", 1, 0.7), "sts", 3.0)
+    scores = [record.scores[task].dev for task in ("sst", "sts")]
+    beside, *_ = published_tables(StudyRuns(made.result, made.ledger))
+    (row,) = (row for row in beside.rows if row[0].text == name)
+    ours = [row[beside.columns.index(f"{column}, ours")].sort for column in shown]
+    assert ours == pytest.approx([*scores, sum(scores) / 2])

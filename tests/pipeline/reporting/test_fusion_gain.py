@@ -85,3 +85,18 @@ def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
 )
 def test_what_it_began_as_is_named(how: dict[str, Any], began: str, tmp_path: Path) -> None:
     assert line_of(fused(tmp_path, {"start": 0.4, **how}))[0]["start"].text == began
+
+
+def test_another_tasks_adapter_that_is_best_is_compared_with_but_not_tested(tmp_path: Path) -> None:
+    """Its predictions on the target are not kept, only its score when the anchor was chosen."""
+    study = fused(tmp_path, {"start": 0.56, "anchor": "imdb", "anchor_candidates": {"imdb": 0.57, "sst": 0.5}})
+    line, notes, sentence = line_of(study)
+    assert (line["best adapter"].text, line["its score"].text) == ("imdb", "0.570")
+    cell = line["over best adapter, points"]
+    assert (cell.verdict, cell.detail) == (None, "not tested")
+    assert cell.sort == pytest.approx(StudyRuns(study.result, study.ledger).cell("fusion", "sst")[0].value - 0.57)
+    assert "(not tested)" in sentence
+    assert any(
+        "; for an anchored fusion also those of tasks with the same labels, from one of which" in note for note in notes
+    )
+    assert not any("Marks" in note for note in notes)

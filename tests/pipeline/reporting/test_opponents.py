@@ -288,3 +288,27 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
             f"On mr, adapter was selected (0.600 on dev). With full fine-tuning ({0.6 - gap:.3f}) there, fusion"
             in told[0]
         )
+
+
+@pytest.mark.parametrize("looks", [1, 50])
+def test_close_choices_are_judged_as_the_verdict_is(looks: int, tmp_path: Path) -> None:
+    """With so many looks, both are not significant, and there is nothing to tell; a second fusion is told apart."""
+    rows = {"second": {"method": "fusion"}}
+    methods = ["full", "adapter", "fusion", "second"]
+    study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half", seeds=[1], looks=looks)
+    for row, target, own, dev in (
+        ("full", "sst", 0.5, 0.2),
+        ("adapter", "sst", 0.5, 0.9),
+        ("full", "mr", 0.7, 0.595),
+        ("adapter", "mr", 0.5, 0.6),
+        ("fusion", "sst", 0.9, 0.7),
+        ("fusion", "mr", 0.9, 0.7),
+        ("second", "sst", 0.52, 0.7),
+        ("second", "mr", 0.7, 0.7),
+    ):
+        study.add(row, target, 1, predictions=predictions_of(target, own, (row, 1)), own={"dev": dev})
+    runs = runs_of(study)
+    calls = [*close_calls(runs)]
+    assert {str(call.duel.line) for call in calls} == ({"second"} if looks == 1 else set())
+    (sentence,) = opponents_sentences(runs)
+    assert "depend on a choice" not in sentence

@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pipeline.reporting.page import write_overview
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, plain, sample_report
 
@@ -30,6 +32,19 @@ def test_every_study_is_listed_the_latest_first_with_its_first_sentence(tmp_path
     assert page.text_of("time") == ["2026-03-01", "2026-02-01", "2026-01-01"]
     assert page.text_of("p").count("Fusion wins.") == 3 and "It costs little." not in page.text_of("p")
     assert sum("12 runs, 1 cell without a run." in text for text in page.text_of("p")) == 3
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"name": 3}', "[]"])
+def test_a_study_without_a_readable_summary_has_a_link_and_the_way_out(content: str | None, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/index.html").write_text("old")
+    if content is not None:
+        (tmp_path / "broken/summary.json").write_text(content)
+    (tmp_path / "runs/abc").mkdir(parents=True)
+    written(tmp_path, "sound")
+    page = page_of(tmp_path)
+    assert [a["href"] for a in page.all("a")] == ["sound/index.html", "broken/index.html"]
+    assert page.text_of("code") == ["python -m pipeline report --study broken"]
 
 
 def test_texts_stay_texts_and_nothing_is_loaded_or_run(tmp_path: Path) -> None:

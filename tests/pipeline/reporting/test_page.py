@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from pipeline.reporting.page import write_page
@@ -137,6 +139,15 @@ def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report)
     assert {"-", "1.2500", "0.0001"} <= set(page.text_of("td"))
 
 
+@pytest.mark.parametrize("scores", [[], [0.5], [0.5, 0.5], [None, 0.5], [None, None]])
+def test_a_curve_may_be_short_flat_or_have_holes(scores: list[float | None], tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    curve = pd.DataFrame({"epoch": range(len(scores)), "dev": scores}, dtype=float)
+    page = Page(read(replace(report, curves=dict.fromkeys(report.records, curve)), tmp_path))
+    assert len(page.all("svg")) == (len(report.records) if scores == [0.5, 0.5] else 0)
+    assert not [a for a in page.all("circle") if "nan" in str(a)]
+
+
 def test_figures_stand_in_the_page_as_pictures_with_a_description_and_their_numbers(
     page: Page, report: Report, folder: Path
 ) -> None:
@@ -159,6 +170,14 @@ def test_what_failed_is_said_above_the_tables_and_listed(page: Page) -> None:
     assert "#missing" in [a["href"] for a in page.all("a")]
     assert any(text.startswith("full sst seed 2: no memory") for text in page.text_of("li"))
     assert not any("Missing: " in text for _, text in page.texts)
+
+
+def test_a_large_csv_stays_beside_the_page(tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    (tmp_path / "figures/curves.csv").write_text("a,b\n" + "1,2\n" * 20_000)
+    page = Page(read(report, tmp_path))
+    assert [a["download"] for a in page.all("a") if "download" in a] == ["pareto.csv"]
+    assert any("figures/curves.csv" in text for text in page.text_of("figcaption"))
 
 
 def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:

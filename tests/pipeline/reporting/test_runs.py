@@ -4,15 +4,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
+from pipeline.reporting.epochs import epoch_scores
+from pipeline.reporting.low_resource import low_resource
+from pipeline.reporting.notes import notes
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import StudyRuns, difference_of_tables, shared_by
+from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, shared_by
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.reporting.synthetic import make, predictions_of
+from tests.pipeline.reporting.synthetic import in_turn, make, predictions_of
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,12 @@ def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
 
 
 TABLE = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "prediction": [0, 1, 0]})
+
+
+def test_the_places_of_a_prefix_stand_before_the_tokens() -> None:
+    found = AttentionMap("run", "prefix", "a b", ("a", "b"), {1: np.full((2, 4), 0.25), 2: np.full((2, 2), 0.5)})
+    assert found.keys(1) == ["prefix 1", "prefix 2", "a", "b"]
+    assert found.keys(2) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -114,3 +124,33 @@ def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
     records = {scored.record.run: scored.record for scored in built}
     assert shared_by(cells, lambda run: None) == "nothing"
     assert shared_by(cells, records.get) == "sources"
+
+
+def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(tmp_path: Path) -> None:
+    study = in_turn(tmp_path)
+    runs = StudyRuns(study.result, study.ledger)
+    (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
+    first, last = runs.trainer(on_sst), runs.trainer(on_sts)
+    assert first is not None
+    assert last == on_sts.record
+    assert (first.task, on_sst.record) == ("sst", last)
+    assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
+    assert (runs.epochs(on_sst), runs.epochs(on_sts)) == (8, 4)
+    assert runs.recipe_of(on_sst).learning_rate == 3e-5 != runs.recipe_of(on_sts).learning_rate
+    assert runs.dev_curve(on_sst) is None
+    assert runs.dev_curve(on_sts) is not None
+    scores = epoch_scores(runs)
+    assert set(scores.loc[scores["method"] == Line("cycle"), "target"]) == {"sts"}
+    told = list(notes(runs))
+    assert not [note for note in told if note.startswith("Optimiser steps")]
+    assert "Texts of scored rows that are also in train: sst 17." in told
+    assert [note for note in told if note.startswith("in turn on sst: 60 training rows of imdb added, 3 left out")]
+
+
+def test_a_low_resource_curve_counts_the_rows_of_the_task_that_was_learned_first(tmp_path: Path) -> None:
+    study = in_turn(tmp_path, curve={"rows": [100], "methods": ["full", "cycle"]})
+    for row in ("full", "cycle"):
+        study.add(row, "sst", 1, rows=100)
+    curve = low_resource(StudyRuns(study.result, study.ledger))
+    assert curve is not None
+    assert [curve.train_rows(point, ["sst"]) for point in curve.points] == [100, 700]

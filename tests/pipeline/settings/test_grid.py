@@ -8,6 +8,15 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, shortened
 
+ON_CURVE: dict[str, Any] = {
+    "sweep": {"method": "full", "grid": {"smart": [1.0, 5.0], "batch_size": [8, 16]}},
+    "all": {"method": "ensemble", "of": ["full", "sweep"]},
+    "frozen": {"grid": {"smart": [1.0, 5.0]}},
+    "lp-ft": {"method": "full", "of": "frozen-2"},
+    "again": {"method": "sequential", "of": "sweep-1"},
+}
+
+
 SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "sweep"], "targets": ["sst"], "seeds": [1]}
 
 
@@ -104,6 +113,36 @@ def test_values_put_over_a_study_do_not_replace_those_of_a_grid(used: dict[str, 
         parse_study(SMALL | {"rows": rows} | used, "small.toml", given=given)
     told = "smart: rows.sweep is a grid of it: leave the option out, or the row (--methods)"
     assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
+
+
+@pytest.mark.parametrize(
+    ("row", "methods", "grid"),
+    [
+        ("sweep", None, "sweep"),
+        ("sweep", ["sweep-2"], "sweep"),
+        ("all", ["all"], "sweep"),
+        ("lp-ft", ["lp-ft"], "frozen"),
+        ("sweep", ["full"], None),
+        ("again", ["again"], None),  # the curve has the recipes of sources from the main table
+    ],
+)
+@pytest.mark.parametrize("recipe", [{"smart": 2.0}, {"smart": {"weight": 2.0}, "epochs": 30}], ids=str)
+def test_the_curves_recipe_does_not_replace_the_values_of_a_grid(
+    row: str, methods: list[str] | None, grid: str | None, recipe: dict[str, Any]
+) -> None:
+    curve: dict[str, Any] = {"rows": [100], "recipe": recipe}
+    changes = {"methods": ["full", row], "sources": ["mr"], "scoring": "half", "rows": ON_CURVE}
+    if methods is not None:
+        curve["methods"] = methods
+    if grid is None:
+        assert parse({}, curve=curve, **changes).curve_rows()
+        return
+    with pytest.raises(PipelineError) as caught:
+        parse({}, curve=curve, **changes)
+    told = f"rows.{grid}.grid.smart: curve.recipe sets it for all its cells: leave it out of one of them"
+    assert str(caught.value).splitlines() == ["small.toml: 1 problem", f"  {told}"]
+    # A curve without a point of its own trains nothing.
+    assert parse({}, curve=curve, limit=100, **changes).curve_rows() == {}
 
 
 @pytest.mark.parametrize("key", ["of", "members"])

@@ -171,6 +171,29 @@ def test_bad_values_put_over_a_study_are_told_with_its_own_mistakes() -> None:
         read_study("default", STUDIES, {"curve": False}, {"epochs": 0})
 
 
+def test_no_two_rows_have_the_same_title() -> None:
+    one = {"method": "sequential", "title": "in turn", "sources": ["imdb"]}
+    study = parse(
+        methods=["full", "adapter", "one", "two", "both", "again"],
+        sources=["imdb", "quora"],
+        rows={
+            "one": one,
+            "two": {**one, "sources": ["quora"]},
+            "both": {**one, "sources": ["imdb", "quora"]},
+            "again": {"method": "adapter", "title": "adapter"},
+        },
+    )
+    assert [study.title(name) for name in study.methods] == [
+        "full fine-tuning",
+        "adapter (adapter)",
+        "in turn, from imdb",
+        "in turn, from quora",
+        "in turn",
+        "adapter (again)",
+    ]
+    assert study.title("both", "imdb") == "in turn, from imdb (both)"
+
+
 def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
     rows = {
         "wide": {"method": "adapter", "title": "wide adapter"},
@@ -248,6 +271,26 @@ def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> Non
     assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
 
 
+def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
+    assert read_study(str(file), STUDIES, {}).curve is None
+    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (100, 300, 1000)
+    file.write_text(file.read_text() + "[curve]\nrows = [7]\n")
+    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (7,)
+    assert read_study(str(file), STUDIES, {"curve": False}).curve is None
+    assert read_study(str(file), STUDIES, {"curve_rows": [3, 9]}).curve_points == (3, 9)
+    with pytest.raises(PipelineError, match="--curve-rows with --no-curve"):
+        read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
+
+
+def test_another_word_for_scoring_keeps_the_rest_of_its_table() -> None:
+    """The split's seed, which chooses the test rows, and the tasks that have a word of their own."""
+    own = read_study("few-rows", STUDIES, {}).scoring
+    assert read_study("few-rows", STUDIES, {"scoring": own.rows}).scoring == own
+    assert read_study("few-rows", STUDIES, {"scoring": "half"}).scoring == own.model_copy(update={"rows": "half"})
+
+
 @pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
 def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
@@ -263,6 +306,13 @@ def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     assert read_study(str(file), STUDIES, {}).name == "mine"
     file.write_text('name = "other"\n' + file.read_text())
     assert read_study(str(file), STUDIES, {}).name == "other"
+
+
+def test_a_file_in_the_working_folder_is_named_with_its_suffix(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").touch()
+    with pytest.raises(PipelineError, match=r"^unknown study 'mine': did you mean mine\.toml\?$"):
+        read_study("mine", STUDIES, {})
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.toml"])

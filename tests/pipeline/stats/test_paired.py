@@ -183,6 +183,16 @@ def test_a_printed_p_stands_on_its_side_of_the_level(p_value: float) -> None:
 # How often it is right.
 
 
+def test_the_reference_against_the_system_is_the_other_way_round() -> None:
+    ours, theirs, labels = regressors(np.random.default_rng(2))
+    there = compare_paired("pearson", list(ours), list(theirs), labels)
+    low, high = there.interval
+    assert there.reversed() == replace(there, difference=-there.difference, interval=(-high, -low))
+    assert Comparison(0.1, 0.5, (-0.1, 0.3), seeds=4).reversed() == Comparison(-0.1, 0.5, (-0.3, 0.1), seeds=4)
+    back = compare_paired("pearson", list(theirs), list(ours), labels)
+    assert back.interval == pytest.approx(there.reversed().interval)
+
+
 def of_quality(metric: Metric, qualities: list[float], generator: np.random.Generator, seeds: int) -> list[Any]:
     """Labels of 100 examples, then each system's predictions and true score; all find the same examples easy."""
     if metric == "accuracy":
@@ -341,6 +351,18 @@ def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(shared:
         assert mean is not None
         wrong.append(mean.comparison().significant)
     assert (np.mean(wrong) <= 0.07) == (shared == "runs")
+
+
+def test_the_mean_of_one_model_over_tasks_that_answer_alike_is_that_of_one_task() -> None:
+    ours, theirs, labels = SYSTEMS["accuracy"](np.random.default_rng(0), seeds=4)
+    one = paired_difference("accuracy", list(ours), list(theirs), labels, [1, 2, 3, 4])
+    same = paired_difference("accuracy", list(ours), list(ours), labels, [1, 2, 3, 4])
+    mean = mean_difference([one, same], "runs")
+    assert mean is not None
+    assert (mean.value, mean.variance) == pytest.approx((one.value / 2, one.variance / 4))
+    assert mean.freedom == pytest.approx(one.freedom)
+    few = paired_difference("accuracy", list(ours[:2]), list(theirs[:2]), labels, [8, 9])
+    assert mean_difference([one, few], "runs") is None  # no two seeds in common
 
 
 def test_a_variance_is_at_least_as_well_known_as_the_seeds_part_of_it() -> None:

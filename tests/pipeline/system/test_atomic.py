@@ -143,6 +143,14 @@ while status != 0:
 """
 
 
+def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "name").write_text("a file")
+    with pytest.raises(PipelineError, match="there is a file where a folder is needed"), new_folder(tmp_path / "name"):
+        pass
+    assert names(tmp_path) == ["name"]
+    assert (tmp_path / "name").read_text() == "a file"
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_writer_may_be_killed_at_any_step(kind: str, tmp_path: Path) -> None:
     """At each call that touches the disk: what stands is whole, and the next writer leaves nothing else."""
