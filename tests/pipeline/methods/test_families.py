@@ -165,3 +165,14 @@ def test_trained_layernorms_are_saved_with_their_adapter(backbone: Backbone, tmp
     load_modules(loaded, saved)
     assert load_layernorms(loaded, tmp_path / "norms.safetensors", saved) == norms.keys()
     same(hidden(loaded), hidden(encoder))
+
+
+def test_each_of_several_tasks_has_its_own_layernorms(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_modules(encoder, ["films", "meals"], Recipe(bottleneck=8, train_layernorm=True))
+    activate(encoder, "films")
+    before = hidden(encoder)
+    randomise(encoder, ".own.tasks.meals.", seed=1)
+    assert torch.equal(hidden(encoder), before)
+    randomise(encoder, ".own.tasks.films.", seed=2)
+    assert not torch.allclose(hidden(encoder), before, atol=1e-3)

@@ -130,6 +130,17 @@ def test_equals_stock_in_fp32() -> None:
     assert_same(fused_model(dtype=torch.float32), tolerance=2e-5)
 
 
+def test_bf16_autocast_is_as_near_to_fp64_as_stock() -> None:
+    exact, _ = outputs_and_gradients(fused_model(dropout=0.0), "stock")
+    model = fused_model(dropout=0.0, dtype=torch.float32)
+    errors = {}
+    for implementation in ("stock", "fast"):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden, _ = outputs_and_gradients(model, implementation)
+        errors[implementation] = (hidden.double() - exact).abs().mean().item()
+    assert errors["fast"] < 1.2 * errors["stock"]
+
+
 def test_the_mix_has_the_gradients_of_its_function() -> None:
     torch.manual_seed(0)
     size, m, tail = 3, 2, 8

@@ -70,6 +70,13 @@ def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
     assert not any(state.requires_grad for state in found[1])
 
 
+def test_with_no_task_active_the_layers_are_the_backbones(backbone: Backbone) -> None:
+    encoder, plain = backbone.load().eval(), backbone.load().eval()
+    add_prefix(encoder, "films", token_states(encoder, LENGTH))
+    expected = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    assert torch.equal(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state, expected)
+
+
 def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> None:
     attention = with_prefix(backbone).encoder.layer[0].attention.self
     states, visible = torch.randn(3, 9, 32), MASK[:, None, None].bool().expand(-1, 1, 9, -1)

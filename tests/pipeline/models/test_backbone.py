@@ -229,6 +229,14 @@ def test_a_damaged_folder_is_refused_with_a_reason(
     assert len(str(refused.value)) < 600
 
 
+def test_positions_that_padding_shifts_out_of_range_are_noticed(tmp_path: Path) -> None:
+    """RoBERTa counts positions from the one after the padding token's."""
+    folder = save_backbone(tmp_path, "roberta")
+    change_config(pad_token_id=5)(folder)
+    with pytest.raises(PipelineError, match="an encoder that does not run"):
+        open_backbone(str(folder))
+
+
 def test_a_name_longer_than_any_path_is_refused() -> None:
     with pytest.raises(PipelineError, match="neither a folder nor a Hub id"):
         open_backbone("x" * 5000)
@@ -255,6 +263,17 @@ def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(fam
     assert len(kept) < len(before)
     assert all(".attention." in name and "output" not in name for name in kept)
     assert {after[name] for name in before if name not in kept} == {0.37}
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(None, 0.0), (0.37, 0.37)])
+def test_modernberts_dropout_is_set_where_its_own_is_zero(
+    hidden: float | None, expected: float, families: dict[str, Backbone]
+) -> None:
+    encoder = families["modernbert"].load(hidden)
+    rates = [module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)]
+    assert set(rates) == {expected}
+    assert len(rates) == 1 + 3 * (1 if hidden is None else 2)  # embeddings; FFN and attention of each layer
+    assert encoder.layers[0].attn.attention_dropout == 0.0
 
 
 def index_of(*files: str) -> Damage:
