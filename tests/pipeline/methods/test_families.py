@@ -15,6 +15,7 @@ from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import lower_states, upper_states
+from pipeline.models.switching import activate
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_adapter, saved_modules
