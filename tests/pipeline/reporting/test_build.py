@@ -14,6 +14,8 @@ from pipeline.data.tables import write_table
 from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.fusion_gain import fusion_gain_table
+from pipeline.reporting.low_resource import low_resource_sentences
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published import published_mistakes
 from pipeline.reporting.published.values import published_values
@@ -477,6 +479,22 @@ def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Rep
     assert fusion["sst (accuracy)"].runs == tuple(s.record.run for s in runs.cell("fusion", "sst", 100))
     # Sequential fine-tuning is one line over its two sources and two seeds.
     assert len(next(row for row in rows if row["method"].sort == "sequential")["sst (accuracy)"].runs) == 4
+
+
+def test_few_training_rows_and_unscored_starts_name_each_row(tmp_path: Path) -> None:
+    rows = {name: {"method": "fusion", "title": f"fusion, {name}"} for name in ("one", "two")}
+    curve = {"rows": [100], "methods": ["full", *rows]}
+    study = make(tmp_path, methods=["full", *rows], sources=["imdb"], rows=rows, curve=curve)
+    standard = Recipe.parse({"trainable": "fusion", "fusion": "standard"}, "test")
+    for name in ("full", *rows):
+        for points in (100, None):
+            study.add(name, "sst", 1, rows=points, predictions=predictions_of("sst", 0.6, name), recipe=standard)
+    runs = StudyRuns(study.result, study.ledger)
+    (sentence,) = low_resource_sentences(runs)
+    assert sentence.endswith(": the difference is not significant for fusion, one; fusion, two.")
+    table = fusion_gain_table(runs)
+    assert table is not None
+    assert any(note.startswith("fusion, one; fusion, two: not scored before training") for note in table.notes)
 
 
 def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -> None:

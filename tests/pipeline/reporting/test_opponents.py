@@ -248,6 +248,36 @@ def test_a_mean_of_targets_that_lack_seeds_is_not_tested(tmp_path: Path) -> None
     assert list(opponents_sentences(runs)) == []
 
 
+@pytest.mark.parametrize(
+    ("rows", "trials"),
+    [
+        (["frozen"], 2),
+        (["frozen", "lp-ft"], 3),  # which starts from the same heads
+        (["lp-ft"], 3),
+        (["lp-ft", "again"], 4),
+        (["frozen", "lp-ft", "both"], 3),  # an ensemble has the trials of its members
+        (["both"], 3),
+        (["sequential"], 2),  # a run for each source
+    ],
+)
+def test_trials_that_several_opponents_share_count_once(rows: list[str], trials: int, tmp_path: Path) -> None:
+    of_frozen = {"method": "full", "of": "frozen"}
+    study = make(
+        tmp_path,
+        methods=["frozen", "full", "lp-ft", "again", "both", "sequential", "fusion"],
+        sources=["imdb", "cola"],
+        rows={"lp-ft": of_frozen, "again": of_frozen, "both": {"method": "ensemble", "of": ["frozen", "lp-ft"]}},
+        tune={"frozen": {"learning_rate": [1e-4, 1e-3]}},
+        scoring="half",
+    )
+    study.add("fusion", "sst", 1)
+    for name in rows:
+        for label in ("sequential:imdb", "sequential:cola") if name == "sequential" else (name,):
+            study.add(label, "sst", 1)
+    best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best row without fusion")
+    assert best.trials == {"sst": (1, trials)}
+
+
 @pytest.mark.parametrize(("gap", "quality", "close"), [(0.009, 0.95, True), (0.011, 0.95, False), (0.009, 0.45, False)])
 def test_a_verdict_that_depends_on_a_close_choice_is_told(
     gap: float, quality: float, close: bool, tmp_path: Path

@@ -92,3 +92,9 @@ def test_free_memory_is_what_the_container_has_left(
     monkeypatch.setattr(memory, "on_gpu", lambda: False)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     assert memory.free_host_bytes() == memory.free_bytes() == free
+
+
+def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="2 processes were launched"):
+        devices.make_accelerator("fp32")

@@ -117,6 +117,14 @@ def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
     assert all(map(torch.equal, expected, (torch.rand(5), torch.rand(5, device=device))))
 
 
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_a_step_seeds_whatever_device_trains(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.get_device_module(kind), "manual_seed", seeded.append)
+    _seed(7, torch.device(kind))
+    assert seeded == [7]
+
+
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
     model, expected = make_model(0.0), make_model(0.0)
     train(model, max_grad_norm=20, weight_decay=0.0, warmup_ratio=0.0)
@@ -396,6 +404,19 @@ def test_of_several_scores_the_mean_decides_and_all_are_in_the_curve() -> None:
     fitted = train(make_model(), evaluate=lambda _: next(scores))
     assert (fitted.best_epoch, fitted.best_score) == (2, 0.5)
     assert [(row["dev_a"], row["dev_b"]) for row in fitted.curve] == [(0.2, 0.6), (0.9, 0.1), (0.0, 0.7)]
+
+
+def test_a_model_with_nothing_to_train_is_scored_as_it_is_where_its_start_is() -> None:
+    model = make_model().requires_grad_(False)
+
+    def never(model: nn.Module, piece: Piece) -> Tensor:
+        raise AssertionError("trained")
+
+    fitted = train(model, loss=never, score_start=True)
+    assert comparable(fitted.curve) == [
+        {"epoch": 0, "loss": None, "dev": negative_error(make_model().eval()), "learning_rate": 0.0, "examples": 0}
+    ]
+    assert (fitted.best_epoch, fitted.examples_per_second) == (0, 0.0)
 
 
 @pytest.mark.parametrize("cut", [1, 3])

@@ -167,6 +167,12 @@ def test_the_steps_of_an_epoch_can_be_a_named_tasks(mixing: Any, steps: int) -> 
     assert read / rows["quora"] == pytest.approx(0.302, abs=5e-4)
 
 
+@pytest.mark.parametrize("mixing", ["shuffled", "annealed", "proportional"])
+def test_where_an_epoch_is_a_pass_over_all_tasks_no_task_counts_it(mixing: Any) -> None:
+    with pytest.raises(ValueError, match="the rows of all tasks"):
+        Recipe(mixing=mixing, epoch_of="sst")
+
+
 def test_an_epoch_may_have_a_most_of_steps() -> None:
     """Liu & Shen 2023: 25 epochs of 2,400 steps are six passes over their rows; of few rows an epoch is a pass."""
     recipe = Recipe(trainable="full", batch_size=16, epochs=25, mixing="annealed", max_steps_per_epoch=2400)

@@ -274,6 +274,31 @@ def test_no_gradient_goes_through_what_the_perturbation_is_made_from() -> None:
     assert embeddings.weight.grad.tolist() == [[0.0] * 3, [1.0] * 3]
 
 
+def test_the_cosine_says_what_of_the_direction_is_noise(encoder) -> None:  # type: ignore[no-untyped-def]
+    model, piece = build(encoder, "adapter"), Piece(BATCH)
+    outputs = forward(model, piece)
+    cosines = {}
+    for direction in ("reference", "gradient"):
+        term, once = smart(model, direction=direction), smart(model, direction=direction)
+        term.start({})
+        assert term.measured() == {"smart_cosine": None}
+        each = []
+        for step in range(3):
+            for one in (term, once):
+                torch.manual_seed(step)
+                one(model, piece, outputs)
+            each.append(once.measured()["smart_cosine"])
+        kept = term.state()
+        cosines[direction] = term.measured()["smart_cosine"]
+        assert isinstance(cosines[direction], float)
+        assert cosines[direction] == pytest.approx(sum(each) / 3)  # type: ignore[arg-type]
+        assert term.measured() == {"smart_cosine": None}
+        term.start(kept)
+        assert term.measured() == {"smart_cosine": cosines[direction]}
+    assert cosines["reference"] == pytest.approx(1.0, abs=1e-4)
+    assert abs(cosines["gradient"]) < 0.9  # type: ignore[arg-type]
+
+
 def test_a_model_whose_embeddings_do_not_run_is_an_error(encoder) -> None:  # type: ignore[no-untyped-def]
     """As with states from the cache: there is nothing to perturb, and the term would be nothing without a word."""
     model = build(encoder, "head")
