@@ -14,6 +14,7 @@ from pipeline.system.errors import PipelineError
 from stages import demo_tasks
 from stages.demo import _claim, demo
 from stages.studies import find_study
+from tests.processes import left_behind
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -58,6 +59,14 @@ def test_fusion_joins_what_two_sources_know_where_no_single_one_helps(tmp_path: 
     assert "epoch" not in again.stderr  # nothing is trained twice
 
 
+def test_a_demo_folder_keeps_to_its_seed(tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text('{"seed": 3}')
+    with pytest.raises(PipelineError, match="another seed"):
+        demo(tmp_path, 0)
+    with pytest.raises(PipelineError, match="seed -1"):
+        demo(tmp_path / "new", -1)
+
+
 def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     rows = tmp_path / "data" / "tickets" / "train.csv"
     rows.parent.mkdir(parents=True)
@@ -82,6 +91,14 @@ def test_a_demo_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         demo(tmp_path / "demo", 0)
     assert reached == [tmp_path / "demo" / "data"]
+
+
+def test_a_demo_that_was_killed_while_it_wrote_its_seed_begins_again(tmp_path: Path) -> None:
+    left = left_behind(tmp_path, "demo.json")
+    left.mkdir()
+    (left / "demo.json.lock").touch()
+    _claim(tmp_path, 0)
+    assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
 
 
 def test_of_two_demos_that_are_started_at_once_in_a_new_folder_none_is_refused(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,6 +146,25 @@ def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
     assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id: give another --backbone ")
 
 
+@pytest.mark.parametrize(
+    ("cached", "offline", "state", "text"),
+    [
+        ("config.json", True, "ok", "in the Hub's cache"),
+        (None, True, "problem", "unset HF_HUB_OFFLINE to download it"),
+        (None, False, "ok", "downloaded from the Hub when it is needed"),
+    ],
+)
+def test_a_backbone_on_the_hub_must_be_in_the_cache_without_the_hub(
+    cached: str | None, offline: bool, state: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(doctor, "try_to_load_from_cache", lambda _name, _file: cached)
+    monkeypatch.setattr(doctor, "_hub", lambda: doctor.Finding("ok", "Hub", ""))
+    findings = doctor.examine(tmp_path / "reports", tmp_path / "store", "someone/encoder")
+    (found,) = [finding for finding in findings if finding.topic == "backbone"]
+    assert found.state == state and text in f"{found.text}: {found.remedy}"
+
+
 def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, place: Path) -> None:
     lost = record("e" * 12, weights_sha256="aa", artifact="elsewhere/adapters/sst/eeeeeeeeeeee")
     Ledger(place / "reports").finish(lost, CURVE, PREDICTIONS)
@@ -161,6 +182,42 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     save_ensemble(place / "reports", "both", RUN, "e" * 12)
     ((state, text),) = lines_of("ensembles", diagnosis()[1])
     assert state == "problem" and text.startswith("ensemble both cannot predict")
+
+
+def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
+    save_ensemble(place / "reports", "both", RUN)
+    (place / "reports" / "ensembles" / "both" / "ensemble.json").write_text("{")
+    found = [text for state, text in lines_of("ledger", diagnosis()[1]) if state == "problem"]
+    assert len(found) == 1 and "ensembles/both/ensemble.json: " in found[0]
+
+
+def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:
+    for number in range(9):
+        (place / f"store/adapters/sst/{number:012x}").mkdir()
+    status, findings = diagnosis()
+    problems = lines_of("store", findings)
+    assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more ")
+
+
+@pytest.mark.parametrize(("free", "state"), [(2**20, "problem"), (2**31, "note"), (2**40, "ok")])
+def test_a_disk_that_fills_up_is_seen_before_it_is_full(
+    free: int, state: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    _, findings = diagnosis()
+    assert [lines_of(f"disk of {option}", findings)[0][0] for option in ("--store", "--reports")] == [state, state]
+
+
+def test_a_package_that_is_missing_or_too_old_is_a_problem(
+    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = ["torch>=99", "no-such-package>=1", "pydantic>=2", "no-such-tool; extra == 'dev'"]
+    monkeypatch.setattr(doctor, "requires", lambda _: needed)
+    status, findings = diagnosis()
+    problems = [text for state, text in lines_of("versions", findings) if state == "problem"]
+    assert (status, len(problems)) == (1, 2)
+    assert "pip install 'torch>=99'" in problems[0]
+    assert problems[1] == "no-such-package is missing, not no-such-package>=1 pip install 'no-such-package>=1'"
 
 
 @pytest.fixture
@@ -182,3 +239,51 @@ def server() -> Iterator[tuple[HTTPServer, list[int]]]:
         yield served, answers
         served.shutdown()
         thread.join()
+
+
+def test_the_hub_answers_fails_or_is_not_there(
+    server: tuple[HTTPServer, list[int]], diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hub() -> tuple[str, str]:
+        status, findings = diagnosis()
+        assert status == 0  # all that is local works without it
+        (found,) = lines_of("Hub", findings)
+        return found
+
+    assert hub()[1].startswith("HF_HUB_OFFLINE is set")
+    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", False)
+    served, answers = server
+    monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{served.server_port}")
+    for status, state in ((200, "ok"), (503, "note")):
+        answers[0] = status
+        assert hub()[0] == state
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        state, text = hub()
+    assert state == "note"
+    assert "cannot be reached" in text
+    monkeypatch.setattr(doctor, "ENDPOINT", "nonsense")
+    assert hub()[0] == "note"
+
+
+@pytest.mark.parametrize("topic", ["cores", "memory", "device", "precision"])
+def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
+    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 2.0, "bf16": 0.5})
+    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
+    expected = {
+        "cores": ("note", "load 1000.0"),
+        "memory": ("note", "0.0 GiB free"),
+        "device": ("ok" if not Path("/proc/driver/nvidia/version").exists() else "note", "CPU"),
+        "precision": ("ok", "speed fp32 1.0 x, bf16 4.0 x; fastest bf16; --precision auto is fp32"),
+    }
+    (state, text), (wanted, part) = lines_of(topic, diagnosis()[1])[0], expected[topic]
+    assert state == wanted
+    assert part in text
+
+
+def test_the_measurement_runs_here() -> None:
+    seconds = doctor._product_seconds()
+    assert "fp32" in seconds and min(seconds.values()) > 0

@@ -12,6 +12,7 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
+from pipeline.stats.by_class import ClassScore
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
@@ -122,6 +123,34 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     assert sum(each["right"] for each in summary["classes"]) == round(40 * summary["score"])
     assert summary["mean_absolute_error"] is None
     assert "trained on none of these 40 rows" in lines[0]
+
+
+def test_of_scores_the_mean_absolute_error_is_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record
+    found = evaluate("pairs", workspace, using=record.run)
+    saved = workspace.ledger.predictions(record.run)
+    assert found.rows == len(saved)
+    assert found.mean_absolute_error == pytest.approx((saved["prediction"] - saved["label"]).abs().mean(), rel=1e-4)
+    assert (found.classes, found.largest_class) == ((), None)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    assert f"mean absolute error: {found.mean_absolute_error:.4f}" in capsys.readouterr().out.splitlines()
+
+
+def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore[no-untyped-def]
+    workspace, quick, films, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
+    classes = tuple(ClassScore(f"c{n}", 9, 9, 9 - n % 7, 0.5, 0.5, None) for n in range(12))
+    found = dataclasses.replace(evaluate("films", workspace, using=record.run, input_file=films), classes=classes)
+    capsys.readouterr()
+    print_evaluation(found, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[4:14]] == ["c6", "c5", "c4", "c11", "c3", "c10", "c2", "c9", "c1", "c8"]
+    assert lines[4].split() == ["c6", "9", "0.5000", "0.5000", "-"]
+    assert lines[14] == "the 10 of 12 classes with the most errors; --json has all"
 
 
 @pytest.mark.parametrize(

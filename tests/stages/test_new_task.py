@@ -4,6 +4,7 @@ import csv
 import random
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,31 @@ def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_
         assert f"fuse --target {name} --sources orders,reviews --data" in made(name, rows=rows)
 
 
+def test_what_is_left_out_can_be_found_in_the_file(run: Command, tmp_path: Path) -> None:
+    rows = pd.read_csv(tickets(tmp_path), sep=";", encoding="cp1252")
+    rows.loc[[9, 19], "queue"] = None
+    for row in range(30, 37):
+        rows.loc[row, ["message", "queue"]] = "twice the same", ("praise", "complaint")[row % 2]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    _, out, _ = run("tasks", "new", tmp_path / "rows.csv", "--data", tmp_path / "data")
+    assert "left out: 2 rows without a label (rows 10, 20)\n" in out
+    assert "with the text of another row and another label (rows 31, 32, 33, 34, 35, 2 more)\n" in out
+
+
+def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_path: Path) -> None:
+    assert run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")[0] == 0
+    labels = ["same"] * 30 + ["other"] * 30 + ["rare"] * 2
+    rows = pd.DataFrame({"text_a": [f"one text {n}" for n in range(62)], "text_b": "and another", "label": labels})
+    for name, sources in (("pairs", "quora"), ("more", "pairs")):
+        rows.assign(text_a=f"{name} " + rows["text_a"]).to_csv(tmp_path / "pairs.csv", index=False)
+        status, out, _ = run("tasks", "new", tmp_path / "pairs.csv", "--name", name, "--data", tmp_path / "data")
+        assert status == 0
+        assert f"fuse --target {name} --sources {sources} --data" in out
+        assert ("extract --task quora --limit 5000" in out) == (sources == "quora")
+        (told,) = [line for line in out.splitlines() if "too few rows" in line]
+        assert re.fullmatch(r"classes with too few rows .*\(train/dev/test\): rare \d/\d/\d", told)
+
+
 @pytest.mark.parametrize("split", ["80/10/10", "80/20"])
 def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Path) -> None:
     """One query with many passages: no split keeps all pairs of a text together."""
@@ -87,6 +113,13 @@ def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Pat
         f"# P{counted} have a text that is also in train."
         in (tmp_path / "data" / "mine" / "task.toml").read_text().splitlines()
     )
+
+
+def test_pairs_that_share_texts_with_few_others_stay_together(tmp_path: Path) -> None:
+    pairs = [(f"query {row // 2}", f"passage {row} in words", ("yes", "no")[row % 2]) for row in range(120)]
+    pd.DataFrame(pairs, columns=["query", "passage", "label"]).to_csv(tmp_path / "mine.csv", index=False)
+    assert "share texts" not in new_task(tmp_path / "mine.csv", tmp_path / "data")
+    assert "share texts" not in (tmp_path / "data" / "mine" / "task.toml").read_text()
 
 
 def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
@@ -217,6 +250,39 @@ def test_a_longer_column_is_taken_as_it_is_advised(column: str, run: Command, tm
     assert find_task("again", tmp_path / "data").text == (column.strip(),)
 
 
+def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:
+    file = tmp_path / "mail.csv"
+    rows = [f"message number {row} in words,{('bill', 'bug', 'bug', 'bug')[row % 4]}" for row in range(40)]
+    file.write_text("\n".join(["body,queue", *rows, ",bug", "unlabelled,"]))
+    new_task(file, tmp_path / "data")
+    assert (tmp_path / "data" / "mail" / "task.toml").read_text() == (
+        "# Made from mail.csv by tasks new (split 80/10/10, seed 0).\n"
+        "# Left out: 1 row without text.\n"
+        "# Left out: 1 row without a label.\n"
+        'name = "mail"\n'
+        'kind = "classes"\n'
+        'text = ["body"]\n'
+        'label = "queue"\n'
+        "classes = [\n"
+        '    "bill",  # 10 rows\n'
+        '    "bug",  # 30 rows\n'
+        "]\n"
+        'metric = "macro-f1"  # or accuracy, balanced-accuracy, matthews, kappa (unbalanced classes)\n'
+        "max_length = 128  # tokens; longer texts are cut: tasks check counts them\n"
+    )
+
+
+def test_classes_that_are_numbers_are_listed_in_their_order_and_not_taken_for_counts(tmp_path: Path) -> None:
+    file, stars = tmp_path / "stars.csv", ["5"] * 25 + ["4"] * 20 + ["10"] * 7
+    file.write_text("\n".join(["review,stars", *(f"review number {row},{one}" for row, one in enumerate(stars))]))
+    lines = new_task(file, tmp_path).splitlines()
+    assert "3 classes: '4': 20, '5': 25, '10': 7; metric: accuracy" in lines
+    assert "classes with too few rows to be learned or scored (train/dev/test): '10': 5/1/1" in lines
+    lines = check_task(tmp_path / "stars").splitlines()
+    assert lines[1] == "train: 41 rows: '4': 16 (39%), '5': 20 (49%), '10': 5 (12%)"
+    assert "classes with fewer than 10 training rows: '10': 5" in lines
+
+
 def test_rows_without_ids_have_those_of_predictions(tmp_path: Path) -> None:
     file = tmp_path / "mail.csv"
     file.write_text("\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))]))
@@ -225,6 +291,15 @@ def test_rows_without_ids_have_those_of_predictions(tmp_path: Path) -> None:
     assert written["id"].tolist() == [text.split()[-1] for text in written["text"]]
     predicted = canonical_rows(find_task("mail", tmp_path), read_table(file), str(file))
     assert predicted["id"].iloc[[0, -1]].tolist() == ["0", "39"]
+
+
+@pytest.mark.parametrize(("rows", "said"), [(4, "train 20 rows, dev 10 rows, test 10 rows, not 80/10/10"), (40, "")])
+def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mail.csv"
+    lines = [f"text number {row},class {row % 10}" for row in range(10 * rows)]
+    file.write_text("\n".join(["text,label", *lines]))
+    (found,) = [line for line in new_task(file, tmp_path).splitlines() if line.startswith("written to")]
+    assert ("not 80/10/10: each class is in every split" in found) == bool(said) and said in found
 
 
 ENOUGH = "\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))])
@@ -284,6 +359,19 @@ def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Com
     for part in ("train", "dev", "test"):
         sheet, text = (tmp_path / name / "mine" / f"{part}.csv" for name in ("sheet", "text"))
         assert sheet.read_bytes() == text.read_bytes()
+
+
+def test_a_spreadsheet_with_a_title_above_its_header_is_told_so(tmp_path: Path, run: Command) -> None:
+    file = tmp_path / "title.xlsx"
+    rows = [
+        ["Tickets of May", None, None],
+        ["date", "message", "queue"],
+        *(["1", f"text {row}", "ab"[row % 2]] for row in range(9)),
+    ]
+    pd.DataFrame(rows).to_excel(file, index=False, header=False)
+    status, _, error = run("tasks", "new", file, "--data", tmp_path / "data", "--label", "queue")
+    assert status == 2
+    assert error.startswith(f"error: {file}: the first row names only 1 of 3 columns: delete the rows above the header")
 
 
 # tasks check and tasks list.
@@ -355,6 +443,20 @@ def test_what_check_advises_drops_training_rows_that_are_also_in_test(made: Path
         assert splits.of(task, None, 0).test_in_train == left
 
 
+def test_check_reads_what_is_held_out_of_train_only_where_no_file_is_dev(made: Path) -> None:
+    sizes = {split: len(pd.read_csv(made / f"{split}.csv")) for split in ("train", "dev")}
+    toml = (made / "task.toml").read_text()
+    (made / "task.toml").write_text(f"{toml}\n[files]\ndev_fraction = 0.25\n")
+    lines = check_task(made).splitlines()
+    assert lines[1].startswith(f"train: {sizes['train']} rows") and lines[2].startswith(f"dev: {sizes['dev']} rows")
+    (made / "dev.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
+    with pytest.raises(PipelineError, match="row 2: 'prase'"):
+        check_task(made)
+    (made / "dev.csv").unlink()
+    held_out = round(sizes["train"] / 4)
+    assert check_task(made).splitlines()[2].startswith(f"dev: {held_out} rows")
+
+
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
     for split in ("train", "dev"):
         (made / f"{split}.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
@@ -366,6 +468,45 @@ def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> N
     assert (
         f"{made}: no task.toml, and no built-in task 'mine': make one with tasks new" in run("tasks", "check", made)[2]
     )
+
+
+def test_check_of_what_is_no_task_says_what_to_give(made: Path, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, error = run("tasks", "check", made.parent)
+    assert (status, error) == (2, f"error: {made.parent}: a folder of tasks: check each by itself: {made}\n")
+    monkeypatch.chdir(made.parent)
+    (made.parent / "pipeline.toml").write_text('data = "."\n')
+    made.rename(made.parent / "tasks")
+    (made.parent / "data").mkdir()
+    (made.parent / "tasks").rename(made.parent / "data" / "mine")
+    assert "mine: no such file\n" in run("tasks", "check", "mine")[2]
+    (made.parent / "pipeline.toml").unlink()
+    assert (
+        "mine: no such file or folder: to check the task in data/mine, give data/mine"
+        in run("tasks", "check", "mine")[2]
+    )
+
+
+def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
+    made: Path, backbone_folder: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.parent)
+    assert "longer than" not in run("tasks", "check", "mine")[1]
+    (made.parent / "pipeline.toml").write_text(f'backbone = "{backbone_folder}"\n')
+    assert "longer than 34 tokens" in run("tasks", "check", "mine")[1]
+    (made.parent / "pipeline.toml").write_text('backbone = "no/such-encoder"\n')
+    status, out, _ = run("tasks", "check", "mine")
+    assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")
+    assert run("tasks", "check", "mine", "--backbone", "no/such-encoder")[0] == 2
+    assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
+
+
+def test_list_marks_a_task_whose_folder_has_another_name(made: Path, run: Command) -> None:
+    """As a copy of its folder has, under whose name no command finds it."""
+    shutil.copytree(made, made.parent / "mine_old")
+    _, out, _ = run("tasks", "list", "--data", made.parent)
+    own, copy, *_ = out.splitlines()
+    assert own.endswith(f" {made / 'task.toml'}")
+    assert copy.endswith(f" {made.parent / 'mine_old' / 'task.toml'} (its folder is mine_old: give both one name)")
 
 
 def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:

@@ -1,10 +1,8 @@
 """The files that predict reads and writes: the input stays as it is, and predictions stand row by row beside it."""
 
-import dataclasses
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,13 +15,11 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.data.prediction import Prediction
 from pipeline.data.tokens import Cut
-from pipeline.runs.model import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
-from stages.fuse import fuse
 from stages.predict import predict
 
 ROWS = "sentence\nthe film is good\nthe meal is bad\n"
@@ -91,6 +87,17 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
         predict("films", file, output(file), workspace, using=using, batch_size=8, precision="fp32")
     assert "\n" not in str(caught.value)
     assert file.read_text() == ROWS
+
+
+def test_an_output_may_stand_beside_the_input_and_replace_another(
+    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    extract("films", quick("adapter", epochs=1), workspace, seed=1, limit=16)
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    file.write_text(ROWS)
+    out.write_text("old")
+    predict("films", file, out, workspace, using="auto", batch_size=8, precision="fp32")
+    assert len(pd.read_csv(out)) == 2
 
 
 @pytest.fixture
@@ -302,74 +309,3 @@ def test_standard_input_that_cannot_be_read_is_named(
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {expected}")
     assert captured.out == ""
-
-
-Quick = Callable[..., Recipe]
-Run = Callable[..., tuple[int, str, str]]
-LONG = "the film is " + "very " * 30 + "good"
-
-
-@pytest.fixture
-def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
-    """The tasks; five rows of train of films are long, and two of dev."""
-    shutil.copytree(data_folder, tmp_path / "long")
-    for split, count in (("train", 5), ("dev", 2)):
-        file = tmp_path / "long" / "films" / f"{split}.csv"
-        rows = pd.read_csv(file)
-        rows.loc[: count - 1, "sentence"] = LONG
-        rows.to_csv(file, index=False)
-    return dataclasses.replace(workspace, data=tmp_path / "long")
-
-
-@pytest.mark.parametrize(
-    ("length", "remedy"), [(16, "--max-length N reads more, up to 32"), (32, "the backbone reads no more")]
-)
-def test_training_says_once_how_many_rows_it_cuts(
-    length: int, remedy: str, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
-) -> None:
-    most = place.backbone.max_length
-    length, remedy = (most if length == 32 else length), remedy.replace("32", str(most))
-    recipe = quick("adapter", epochs=1, max_length=length)
-    note = f"note: 7 of 136 rows of films are longer than {length} tokens and are cut ({remedy})\n"
-    capsys.readouterr()
-    extract("films", recipe, place, seed=0)
-    told = capsys.readouterr().err
-    assert note in told
-    steps = -(-len(place.splits.of(place.task("films"), None, 0).train) // recipe.batch_size)
-    assert f"epochs = 1 leaves {steps} optimiser steps" in told  # without epochs at least 400
-    # In a study the same is true of every seed and sample.
-    extract("films", recipe, place, seed=1, limit=40)
-    extract("meals", recipe, place, seed=0)
-    assert "are cut" not in capsys.readouterr().err
-    fuse("films", quick("fusion", epochs=1, max_length=length), dataclasses.replace(place), seed=0, sources="meals")
-    assert note in capsys.readouterr().err
-
-
-def test_predict_and_evaluate_say_how_many_rows_the_model_cuts(
-    place: Workspace, quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    extract("films", quick("adapter", epochs=1, max_length=16), place, seed=0)
-    extract("meals", quick("adapter", epochs=1, max_length=16), place, seed=0)
-    places = [f"--data={place.data}", f"--store={place.store_root}", f"--reports={place.reports}"]
-    file, out = tmp_path / "new.csv", f"--output={tmp_path / 'out.csv'}"
-    pd.DataFrame({"sentence": ["the film is good", LONG, "", LONG]}).to_csv(file, index=False)
-    note = "rows are longer than the 16 tokens that the model of"
-    status, printed, told = run("predict", "--target=films,meals", f"--input={file}", out, "--json", *places)
-    assert status == 0
-    assert f"note: 2 of 3 {note} films reads, and are cut" in told
-    assert f"note: 2 of 3 {note} meals reads, and are cut" in told
-    for summary in json.loads(printed.splitlines()[-1])["targets"]:
-        assert (summary["blank"], summary["cut"], summary["max_length"]) == (1, 2, 16)
-    rows = {"sentence": ["new and good", f"new {LONG}", f"newer {LONG}"], "label": [1, 0, 1]}
-    pd.DataFrame(rows).to_csv(file, index=False)
-    status, printed, told = run("evaluate", "--target=films", f"--input={file}", "--json", *places)
-    assert status == 0
-    assert told.count(f"note: 2 of 3 {note} films reads, and are cut") == 1
-    summary = json.loads(printed.splitlines()[-1])
-    assert (summary["cut"], summary["max_length"]) == (2, 16)
-    pd.DataFrame({"sentence": ["the film is good"]}).to_csv(file, index=False)
-    assert note not in run("predict", "--target=films", f"--input={file}", out, *places)[2]
-    model = load("films", store=place.store_root, data=place.data)  # a program asks for lengths itself
-    capsys.readouterr()
-    model.predict([LONG])
-    assert capsys.readouterr().err == ""

@@ -2,17 +2,23 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from pipeline.cli.printing import print_run
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
+from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
+from stages.compare.compare import dry_run
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.prune import prune
+from stages.prune import prune, shares_of
+from tests.stages.compare.small import study
 
 
 @pytest.fixture
@@ -50,6 +56,20 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
     assert prune("films", dataclasses.replace(workspace), keep=2).record == record
 
 
+def test_what_is_kept_and_left_out_is_told_with_its_share(
+    fused: RunRecord, workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = prune("films", workspace, keep=1).record
+    print_run(record, as_json=False, shares=shares_of(record, workspace))
+    lines = {line.split("(")[0].rsplit(" ", 2)[0]: line for line in capsys.readouterr().out.splitlines()}
+    (kept,) = (source.task for source in record.sources)
+    assert kept in lines["keeps"]
+    assert all(task in lines["leaves out"] for task in {"films", "meals", "pairs"} - {kept})
+    told = re.findall(r"([0-9.]+)%", lines["keeps"] + lines["leaves out"])
+    assert sum(map(float, told)) == pytest.approx(100, abs=0.2)
+    assert float(told[0]) == max(map(float, told))
+
+
 def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # type: ignore[no-untyped-def]
     two = prune("films", workspace, keep=2).record
     one = prune("films", workspace, keep=1).record
@@ -57,6 +77,14 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # 
     again = prune("films", workspace, keep=1, using=two.run).record
     assert workspace.store.find(again.run).manifest.pruned_from == two.run
     assert len({fused.run, two.run, one.run, again.run}) == 4
+
+
+def test_what_half_of_dev_selected_stays_behind_what_all_of_dev_did(fused: RunRecord, workspace: Workspace) -> None:
+    file = Path(fused.artifact) / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"part_of_dev": True}))
+    again = dataclasses.replace(workspace)
+    record = prune("films", again, keep=1, using=fused.run).record
+    assert again.store.find(record.run).manifest.part_of_dev
 
 
 def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
@@ -90,3 +118,10 @@ def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ig
     adapter = fused.sources[0].run
     with pytest.raises(PipelineError, match=f"no fusion {adapter} of 'films'"):
         prune("films", workspace, keep=1, using=adapter)
+
+
+def test_a_pruned_fusion_says_nothing_of_how_long_a_study_takes(fused: RunRecord, workspace: Workspace) -> None:
+    asked = study(methods=["adapter", "fusion"], sources=["meals", "pairs"])
+    before = dry_run(asked, dataclasses.replace(workspace))
+    prune("films", workspace, keep=2)
+    assert dry_run(asked, dataclasses.replace(workspace)) == before

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from safetensors.torch import load_file
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs import initial
+from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
@@ -124,6 +127,23 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
         assert all(torch.equal(state[name], tensor) for name, tensor in stored.items())
 
 
+def test_fusion_starts_its_head_from_stage_one(
+    workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
+) -> None:
+    from pipeline.runs.build import build_for_training
+
+    chosen = Fusion(workspace.task("films"), quick("fusion", fusion="anchored"), workspace).choose(None, seed=1)
+    own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
+    for head_start, form in product((True, False), ("standard", "anchored")):
+        recipe = resolve(quick("fusion", head_start=head_start, fusion=form), workspace.task("films"), "fp32")
+        request = RunRequest.single("fusion", workspace.task("films"), recipe, 1, adapters=chosen)
+        parts = {"films": Part(workspace.task("films"), recipe)}
+        built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)
+        head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
+        assert torch.equal(built.model.of("films").head.out.weight, head["out.weight"]) == head_start
+        assert len(built.without_decay) == (4 if form == "standard" else 0)
+
+
 def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion", fusion="anchored")
 
@@ -222,6 +242,17 @@ def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folde
         )  # fmt: skip
 
 
+def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path) -> None:
+    file = shutil.copy(data_folder / "films" / "task.toml", tmp_path / "mine.toml")
+    (data := tmp_path / "data").mkdir()
+    shutil.copytree(data_folder / "films", data / "films", ignore=shutil.ignore_patterns("task.toml"))
+    apart = dataclasses.replace(workspace, data=data)
+    assert (
+        extract(str(file), quick("adapter"), apart, seed=0).record
+        == extract("films", quick("adapter"), workspace, seed=0).record
+    )
+
+
 def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Classes in another order would turn every prediction round, without a word."""
     data = shutil.copytree(data_folder, tmp_path / "data")
@@ -235,26 +266,3 @@ def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, qu
         )  # fmt: skip
     with pytest.raises(PipelineError, match="had other classes"):
         fuse("films", quick("fusion", fusion="anchored"), changed, seed=1)
-
-
-def test_models_on_different_backbones_predict_in_one_command(
-    workspace: Workspace, quick: Callable[..., Recipe], data_folder: Path, tmp_path: Path
-) -> None:
-    folder = save_backbone(tmp_path / "other", seed=7)
-    places = {"films": workspace, "meals": dataclasses.replace(workspace, backbone_name=str(folder))}
-    for task, place in places.items():
-        extract(task, quick("adapter", epochs=1), place, seed=0)
-    rows, options = data_folder / "films" / "dev.csv", {"using": "auto", "batch_size": 64, "precision": "fp32"}
-    unnamed = dataclasses.replace(workspace, backbone_name="")
-    written = predict("films,meals", rows, tmp_path / "both.csv", unnamed, **options)  # type: ignore[arg-type]
-    assert written.passes == 2  # of like adapters on one backbone there would be one
-    both = pd.read_csv(tmp_path / "both.csv")
-    for task, place in places.items():
-        predict(task, rows, tmp_path / "one.csv", dataclasses.replace(place), **options)  # type: ignore[arg-type]
-        alone = pd.read_csv(tmp_path / "one.csv")
-        assert both[f"{task}_probability_good"].to_numpy() == pytest.approx(alone["probability_good"].to_numpy())
-    shutil.rmtree(folder)
-    with pytest.raises(PipelineError, match="other.*The model was trained on it: give its folder or Hub id"):
-        predict("meals", rows, tmp_path / "one.csv", dataclasses.replace(unnamed), **options)  # type: ignore[arg-type]
-    with pytest.raises(PipelineError, match=r"no model of 'pairs' in .*; .* extract --task pairs trains one"):
-        predict("pairs", rows.parents[1] / "pairs" / "dev.csv", tmp_path / "one.csv", unnamed, **options)  # type: ignore[arg-type]

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from pipeline.methods.anchored import ANCHORED_FILE
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.sources import Fusion, parse_sources
@@ -54,6 +56,18 @@ def test_it_begins_as_the_better_of_those_that_know_its_labels(
     assert (record.anchor, record.dev, record.anchor_candidates) == (better, scores[better], scores)
 
 
+def test_labels_of_another_meaning_are_no_anchor(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED, pairs=UNTRAINED)
+    record = held(workspace, quick, "pairs")
+    assert (record.anchor, record.anchor_candidates) == ("pairs", {})
+
+
+@pytest.mark.parametrize("settings", [{"head_start": False}, {"head": "mlp"}])
+def test_without_a_head_to_start_from_it_begins_as_its_own(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    stage_one(workspace, quick, films=UNTRAINED, meals=LEARNED)
+    assert held(workspace, quick, "films", **settings).anchor == "films"
+
+
 def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED)
     fusion = Fusion(workspace.task("pairs"), quick("fusion", fusion="anchored", **UNTRAINED), workspace)
@@ -79,6 +93,13 @@ def test_the_anchor_stays_however_few_sources_are_kept(
     record = held(workspace, quick, "films", best_sources=1)
     assert record.anchor == "meals"
     assert {source.task for source in record.sources} == {"films", "meals", "pairs"}
+
+
+def test_a_standard_fusion_has_no_anchor(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)
+    record = held(workspace, quick, "films", fusion="standard")
+    assert record.anchor is None and record.artifact is not None
+    assert not (Path(record.artifact) / ANCHORED_FILE).exists()
 
 
 def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> None:

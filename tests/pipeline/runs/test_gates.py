@@ -13,6 +13,7 @@ from pipeline.methods.gated import GatedFusion
 from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
 from pipeline.runs.gates import ADDED_ROWS, choose_gates
+from pipeline.settings.forms import gates_text
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")
@@ -84,6 +85,16 @@ def test_sources_join_as_long_as_each_explains_more(
     assert told == "mr: gates start at a 1, b 0.5; variance explained: none 0.000, a 0.400, with b 0.500\n"
 
 
+@pytest.mark.parametrize(("more", "gate"), [(0.004, 1.0), (0.006, 0.5)])
+def test_between_equals_a_source_joins_at_full_strength(
+    more: float, gate: float, choose: Callable[..., dict[str, float]]
+) -> None:
+    """Half a gate has to explain more than noise beyond what a whole one does."""
+    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.5}
+    found = choose(lambda open_gates: worth.get(tuple(open_gates), 0.0) + more * (open_gates.get("b") == 0.5))
+    assert found == {"a": 1.0, "b": gate}
+
+
 @pytest.mark.parametrize(("rows", "first", "beside"), [(40, 40, 40), (1000, 1000, 512), (3000, 2000, 512)])
 def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
     rows: int, first: int, beside: int, choose: Callable[..., dict[str, float]]
@@ -96,6 +107,20 @@ def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
     again = [(1, beside)] if beside < first else []
     assert others[: len(again)] == again
     assert {count for _, count in others[len(again) :]} == {beside}
+
+
+def test_what_the_first_explains_of_fewer_rows_is_what_others_have_to_beat(
+    choose: Callable[..., dict[str, float]],
+) -> None:
+    """0.4 of 2,000 rows and 0.5 of 512, of which another beside it explains 0.45."""
+    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.35}
+    assert choose(lambda open_gates: worth.get(tuple(open_gates), 0.0), rows=2000, on_few=0.1) == {"a": 1.0}
+
+
+def test_a_source_that_has_joined_keeps_its_gate(choose: Callable[..., dict[str, float]]) -> None:
+    """Others are tried beside it as it is."""
+    worth = {None: 0.0, 1.0: 0.4, 0.5: 0.6}
+    assert choose(lambda open_gates: worth[open_gates.get("a")]) == {"a": 1.0}
 
 
 @pytest.mark.parametrize(("name", "is_tried"), [("e", True), ("f", False)])
@@ -115,3 +140,37 @@ def test_a_source_that_half_of_the_rows_do_not_show_to_help_is_taken(choose: Cal
     helps = lambda open_gates: 0.1 * ("e" in open_gates)  # noqa: E731
     assert choose(helps, rows=500, noise=0.75) == {"e": 0.0}
     assert choose(helps, rows=1000, noise=0.75)["e"] == 1.0
+
+
+def test_where_no_source_is_shown_to_help_the_best_stays_closed(choose: Callable[..., dict[str, float]]) -> None:
+    """Much more explained may be a few rows' doing."""
+    helps = lambda open_gates: 0.1 * ("e" in open_gates)  # noqa: E731
+    assert choose(helps, noise=1.0) == {"e": 0.0}
+    assert choose(helps, noise=0.01) == {"e": 1.0}
+    assert choose(lambda _: 0.0, noise=0.0) == {"a": 0.0}
+
+
+def test_beside_a_warm_start_each_source_only_has_to_add_something(
+    choose: Callable[..., dict[str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def worth(open_gates: Mapping[str, float]) -> float:
+        return 0.4 + (0.02 if open_gates.get("b") == 0.5 else -0.1 * len(open_gates))
+
+    assert choose(worth, noise=1.0, warm=True) == {"b": 0.5}
+    assert capsys.readouterr().err == (
+        "mr: gates start at b 0.5; variance explained: the warm start 0.400, with b 0.420\n"
+    )
+    assert choose(lambda open_gates: 0.4 - 0.1 * len(open_gates), warm=True) == {"a": 0.0}
+
+
+def test_all_may_be_needed(choose: Callable[..., dict[str, float]]) -> None:
+    """At the end nothing is left to try."""
+    assert choose(lambda open_gates: sum(open_gates.values())) == dict.fromkeys(SOURCES, 1.0)
+
+
+def test_too_few_rows_to_tell_leave_all_gates_even(choose: Callable[..., dict[str, float]]) -> None:
+    assert choose(lambda _: pytest.fail("probed"), rows=18) == dict.fromkeys(SOURCES, 2 / 6)
+
+
+def test_gates_are_told_in_few_words() -> None:
+    assert gates_text({"quora": 1.0, "mnli": 0.5, "x": 1 / 3}) == "quora 1, mnli 0.5, x 0.33"

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 
 from pipeline import Model, PipelineError, Predicted, load
 from pipeline.methods.attention import site_attention
@@ -27,7 +28,7 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
-from tests.runs import single_run
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 ROOT = Path(__file__).parents[3]
@@ -129,6 +130,14 @@ def test_a_model_is_named_by_task_run_or_folder(
     assert (model.is_pair, opened("pairs").is_pair, opened("pairs").classes) == (False, True, ())
 
 
+def test_one_task_of_a_joint_run_is_loaded(workspace: Workspace, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
+    recipes = {task: quick("full", epochs=1) for task in ("films", "meals")}
+    limits = dict.fromkeys(recipes, 32)
+    joint = joint_run(workspace, list(recipes), recipes, seed=1, limits=limits, keep_weights=True).get()
+    texts, expected, _ = commanded(workspace, "meals", using=joint.run)
+    assert opened(f"meals@{joint.run}", reports=workspace.reports).predict(texts) == expected
+
+
 TABLE = pd.DataFrame({"text": ["the film is good"]})
 UNFIT: list[tuple[str, Any, str]] = [
     ("films", ["the film is good", ("a", "b")], r"texts\[1\] is \('a', 'b'\): task 'films' reads a single text"),
@@ -171,6 +180,15 @@ def test_texts_that_do_not_fit_the_task_are_named(workspace: Workspace, adapters
             models["films"].predict(["the film is good"], batch_size=batch_size)
     for model in models.values():
         assert model.predict([]) == model.lengths([]) == []
+
+
+def test_texts_may_be_any_column_or_iterator(workspace: Workspace, adapters, opened) -> None:  # type: ignore[no-untyped-def]
+    model, texts = opened(), ["the film is good", "the film is bad"]
+    expected = model.predict(texts)
+    table = pd.DataFrame({"text": texts})
+    columns = (tuple(texts), iter(texts), table["text"], table["text"].to_numpy(), Dataset.from_pandas(table)["text"])
+    for column in (*columns, dict(enumerate(texts)).values(), np.array(texts), (text for text in texts)):
+        assert model.predict(column, batch_size=np.int64(64)) == expected
 
 
 def test_a_model_that_cannot_be_had_is_one_message(
@@ -281,6 +299,28 @@ def test_a_task_may_be_named_by_its_alias_in_the_folders_that_describe_it(
         opened(data=[tmp_path / "empty"])
 
 
+def test_the_model_of_the_last_classes_is_loaded_as_the_command_takes_it(
+    workspace: Workspace, quick: Quick, opened, data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # type: ignore[no-untyped-def]
+    """A class was a misspelling: the task was made and trained again, and scores less without it."""
+    old = extract("films", quick("adapter", epochs=20, learning_rate=1e-2), workspace, seed=1).record
+    data = Path(shutil.copytree(data_folder, tmp_path / "data"))
+    toml = data / "films" / "task.toml"
+    toml.write_text(toml.read_text().replace('["bad", "good"]', '["good", "bad"]'))
+    changed = dataclasses.replace(workspace, data=data)
+    new = extract("films", quick("adapter", epochs=1, learning_rate=1e-6), changed, seed=1).record
+    assert new.dev < old.dev
+    texts, _, run = commanded(changed, "films")
+    capsys.readouterr()
+    model = opened()
+    assert (model.run, run, model.classes) == (new.run, new.run, ("good", "bad"))
+    note = f"films: adapter {new.run} is used. Models of other classes, range or metric are not: adapter {old.run}."
+    assert note in capsys.readouterr().err
+    assert opened(data=data).run == opened("films", using=new.run).run == new.run
+    assert opened("films", using=old.run).predict(texts[:1])[0].label in ("bad", "good")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"fusion": "standard"}, {"fusion": "anchored"}, {"own_adapter": "none"}, {"pooling": "cls"}],
@@ -306,6 +346,38 @@ def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adap
         means = [of_site.loc[of_site["adapter"] == name, "share"].mean() for name in names]
         assert means == pytest.approx((site.total / site.tokens).tolist(), abs=1e-6)
         assert len(of_site) == site.tokens * len(names)
+
+
+def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
+    pair = ("the film is good", "the meal is very bad")
+    cross = fuse("pairs", quick("fusion", epochs=1), workspace, seed=1).record
+    table = opened(f"pairs@{cross.run}").explain(pair)
+    assert table["input"].unique().tolist() == [0]
+    assert len(table["position"].unique()) == 3 + 4 + 5
+    for task in ("films", "pairs"):
+        extract(
+            task, quick("adapter", epochs=1, **({"encoding": "siamese"} if task == "pairs" else {})), workspace, seed=2
+        )
+    apart = fuse("pairs", quick("fusion", epochs=1, encoding="siamese"), workspace, seed=2).record
+    table = opened(f"pairs@{apart.run}").explain(pair)
+    for number, text in enumerate(pair):
+        words = table[table["input"] == number].drop_duplicates("position")["token"].tolist()
+        assert words == ["[CLS]", *text.split(), "[SEP]"]
+    twice = opened(f"pairs@{apart.run}").explain((pair[0], pair[0]))
+    first, second = (twice[twice["input"] == number]["share"].to_numpy() for number in (0, 1))
+    assert np.array_equal(first, second)
+
+
+def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
+    full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
+    for target, using in (("films", "adapter"), (f"films@{full.run}", "auto")):
+        with pytest.raises(
+            PipelineError, match=r"run .* of 'films'\) is not a fusion: only a fusion has shares of adapters"
+        ):
+            opened(target, using=using, reports=workspace.reports).explain("the film is good")
+    fuse("films", quick("fusion", epochs=1), workspace, seed=1)
+    with pytest.raises(PipelineError, match="reads a single text"):
+        opened(using="fusion").explain(("the film", "is good"))
 
 
 def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]

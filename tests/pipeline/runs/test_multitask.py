@@ -11,11 +11,15 @@ from safetensors.torch import load_file
 
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.runs.build import build_for_training
+from pipeline.runs.restore import restore_weights
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import make_accelerator
+from tests.nano import save_backbone
 from tests.runs import Stopped, joint_run, single_run, stop_at
 
 Quick = Callable[..., Recipe]
@@ -133,6 +137,21 @@ def test_a_static_encoder_is_read_in_each_tasks_own_way(workspace: Workspace, qu
             torch.testing.assert_close(model.of(name).encode(**inputs)[:, 32:], expected)
 
 
+def test_embeddings_that_are_frozen_are_so_in_both_encoders(workspace: Workspace, quick: Quick) -> None:
+    run = make(workspace, quick, second_encoder="tuned", freeze_embeddings=True)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
+    training = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert any(".second." in name for name in training)
+    assert not any(".embeddings." in name for name in training)
+
+
+def test_tasks_may_differ_in_what_concerns_their_heads_alone(workspace: Workspace, quick: Quick) -> None:
+    own = {"pairs": {"head_dropout": 0.5, "vector_dropout": 0.25, "score_loss": "raw"}}
+    run = make(workspace, quick, own=own)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
+    assert [model.of(name).head.vector_dropout.p for name in TASKS] == [0.25 if n == "pairs" else 0 for n in TASKS]
+
+
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
     run = make(workspace, quick)
     model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
@@ -176,6 +195,11 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
 def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PipelineError, match=message):
         make(workspace, quick, tasks, **settings)
+
+
+def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
+    assert make(other, quick).name != make(workspace, quick).name
 
 
 @pytest.mark.parametrize(
@@ -247,6 +271,40 @@ def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monk
         if ".head." in name:
             factor = 3 if name.startswith("models.0.") else 1
             torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
+    operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
+                    gradient_surgery="upgrad").get()  # fmt: skip
+    assert "gradient surgery has no effect, since there is one task" in capsys.readouterr().err
+    assert (operated.run, operated.dev) == (plain.run, plain.dev)
+
+
+def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="gradient_surgery works in one process only"):
+        make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
+
+
+def test_l2_sp_of_several_tasks_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Processes expect no gradient of the heads that a step leaves out, and the penalty gives them one."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="l2_sp of several tasks works in one process only"):
+        make(workspace, quick, l2_sp=0.1, precision="fp32")
+    make(workspace, quick, ["films"], l2_sp=0.1, precision="fp32")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    make(workspace, quick, l2_sp=0.1, precision="fp32")
+
+
+def test_a_task_that_trains_nothing_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Processes add up gradients in a step's last backward pass, which that of such a task may be."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    own = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+    with pytest.raises(PipelineError, match="pairs: a cosine on a frozen backbone trains nothing"):
+        make(workspace, quick, own=own, trainable="head", precision="fp32")
+    for settings in ({"own": own, "trainable": "full"}, {"trainable": "head"}):
+        make(workspace, quick, precision="fp32", **settings)
 
 
 @pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
@@ -336,6 +394,15 @@ def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, work
     assert record.parameters.model == record.cost.trainable_parameters + (backbone if is_static else 0)
     plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
     assert (record.run == plain.run) == (not settings)
+
+
+def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
+    for second in ("static", "tuned"):
+        run = single_run(workspace, "full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32)
+        record = run.get()
+        model = restore_weights(record, [run.task], workspace).of(run.task.name)
+        found = Scoring(run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
+        assert found.value(found.predict(model)) == record.dev
 
 
 @pytest.mark.parametrize("mixing", ["simultaneous", "round-robin"])

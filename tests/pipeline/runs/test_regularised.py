@@ -9,9 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
+from pipeline.data.tokens import swapped
+from pipeline.runs.build import build_for_training
+from pipeline.runs.losses import loss_of
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.training.devices import make_accelerator
 from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
@@ -87,12 +92,40 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
     pd.testing.assert_frame_equal(*curves, check_exact=True)
 
 
+def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
+    recipe = quick("full", epochs=1, **BOTH)
+    alone = single_run(workspace, "full", "films", recipe, seed=1, limit=40).get()
+    jointly = joint_run(workspace, ["films"], {"films": recipe}, seed=1, limits={"films": 40}).get()
+    ledger = workspace.ledger
+    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
+    curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+
+
 def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
     run = joint_run(workspace, tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40))
     curve = workspace.ledger.curve(run.get().run)
     assert curve["smart_cosine"].notna().all()
+
+
+def test_averaging_both_orders_makes_an_answer_that_knows_no_order(workspace: Workspace, quick: Quick) -> None:
+    found: dict[bool, list[pd.DataFrame]] = {}
+    task = workspace.task("pairs")
+    for average in (False, True):
+        run = make(workspace, quick, "adapter", "pairs", average_orders=average)
+        model = build_for_training(run.request, run.parts, run.backbone, workspace.ledger).model.of(task.name)
+        accelerator = make_accelerator("fp32")
+        rows = run.data[task.name].dev
+        found[average] = [
+            Scoring(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
+            for order in (rows, swapped(rows))
+        ]
+    given, turned = found[False]
+    assert abs(given - turned).max() > 1e-3
+    assert found[True][0] == pytest.approx(found[True][1], abs=1e-6)
+    assert found[True][0] == pytest.approx((given + turned) / 2, abs=1e-5)
 
 
 def test_prediction_reads_rows_as_training_did(workspace: Workspace, quick: Quick, data_folder, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -103,3 +136,37 @@ def test_prediction_reads_rows_as_training_did(workspace: Workspace, quick: Quic
     predict("pairs", source, out, dataclasses.replace(workspace), using="adapter", batch_size=7, precision="fp32")
     kept = workspace.ledger.predictions(record.run)
     assert pd.read_parquet(out)["prediction"].to_numpy() == pytest.approx(kept["prediction"].to_numpy(), abs=1e-4)
+
+
+def test_a_random_order_reads_the_same_whether_frozen_layers_are_cached_or_not(workspace, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Both orders of each pair are known, so none is computed with another's."""
+    settings = {"pair_order": "random", "epochs": 2}
+    without = dataclasses.replace(workspace, reports=tmp_path / "without", cache_gb=0.0)
+    tables = []
+    for place in (workspace, without):
+        record = make(place, quick, "head", "pairs", **settings).get()
+        tables.append(place.ledger.predictions(record.run)["prediction"].to_numpy())
+    assert tables[0] == pytest.approx(tables[1], abs=1e-4)
+    given = make(workspace, quick, "head", "pairs", epochs=2).get()
+    assert workspace.ledger.predictions(given.run)["prediction"].to_numpy() != pytest.approx(tables[0], abs=1e-4)
+
+
+def test_l2_sp_pulls_a_tasks_own_layernorms_to_the_pretrained_ones(workspace: Workspace, quick: Quick) -> None:
+    recipe = quick("full+adapter", l2_sp=1.0, weight_decay=0.0, train_layernorm=True)
+    tasks = ("films", "meals")
+    run = joint_run(workspace, tasks, dict.fromkeys(tasks, recipe), limits=dict.fromkeys(tasks), seed=1)
+    built = build_for_training(run.request, run.parts, run.backbone, workspace.ledger)
+    (penalty,) = loss_of(run.parts, run.data, built, run.backbone, torch.device("cpu"))[1].of_weights
+    copies = {name: each for name, each in built.model.named_parameters() if ".own.tasks." in name}
+    assert len(copies) == 2 * 2 * 2 * built.model.of("films").backbone.config.num_hidden_layers  # tasks, norms, tensors
+    start = {name: each.detach().clone() for name, each in copies.items()}
+    penalty().backward()
+    assert not any(each.grad.any() for each in copies.values() if each.grad is not None)
+    with torch.no_grad():
+        for each in copies.values():
+            each.add_(0.5)
+    built.model.zero_grad()
+    penalty().backward()
+    for name, each in copies.items():
+        assert each.grad is not None
+        torch.testing.assert_close(each.grad, each.detach() - start[name])

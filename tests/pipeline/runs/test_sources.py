@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
 from pipeline.runs import sources
-from pipeline.runs.sources import Fusion, parse_sources, starting_adapters
+from pipeline.runs.sources import Fusion, SourceName, dropped_layers, parse_sources, starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -89,6 +89,24 @@ def test_an_adapter_of_permuted_labels_is_taken_only_where_it_is_named_or_alone(
     assert [each.run for each in chosen(workspace, f"films,meals@{named('1')}")] == [named("3"), named("1")]
 
 
+def test_a_warm_start_takes_an_adapter_of_permuted_labels_only_where_it_is_named_or_alone(
+    workspace: Workspace,
+) -> None:
+    def starts(text: str) -> list[str]:
+        recipe = Recipe(trainable="adapter")
+        taken = starting_adapters(text, workspace.task("films"), recipe, workspace, seed=1)
+        return [each.manifest.run for each in taken]
+
+    keep(workspace, "1", "meals", recipe={"permute_labels": True}, seed=1, dev=0.9)
+    assert starts("best") == [named("1")]
+    keep(workspace, "2", "meals", seed=2, dev=0.5)
+    keep(workspace, "3", "meals", seed=3, dev=0.6)
+    assert starts("best") == starts("meals") == [named("3")]
+    keep(workspace, "4", "meals", seed=1, dev=0.4)
+    assert starts("best") == [named("4")]
+    assert starts(f"meals@{named('1')}") == [named("1")]
+
+
 @pytest.mark.parametrize("command", ["fuse", "--start-from"])
 def test_an_unnamed_adapter_of_permuted_labels_is_told(
     command: str, workspace: Workspace, capsys: pytest.CaptureFixture[str]
@@ -141,6 +159,30 @@ def test_an_adapter_that_was_replaced_since_it_was_listed_is_refused(
         chosen(workspace, None)
 
 
+def test_names_are_resolved_and_blanks_left_out(workspace: Workspace) -> None:
+    text = f" quora@{named('a')},, films ,sst "
+    assert parse_sources(text, workspace) == [
+        SourceName(workspace.task("quora").name, named("a")),
+        SourceName("films"),
+        SourceName(workspace.task("sst").name),
+    ]
+
+
+@pytest.mark.parametrize("text", ["sst@", "films, sst@ ,quora"])
+def test_a_run_that_is_lost_after_its_at_sign_is_not_any_run(text: str, workspace: Workspace) -> None:
+    with pytest.raises(PipelineError, match="^'sst@': name a run after @, or leave @ out$"):
+        parse_sources(text, workspace)
+
+
+def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:
+    with pytest.raises(PipelineError) as raised:
+        parse_sources("pairs,films,meals,films@a,meals", workspace, "--start-from")
+    message = "--start-from names films, meals more than once: one adapter a task can be used"
+    assert str(raised.value) == message
+    with pytest.raises(PipelineError, match=r"^--sources names no task: write for example --sources sst"):
+        parse_sources(" , ", workspace)
+
+
 def problems(workspace: Workspace, text: str, recipe: Recipe = FUSION, target: str = "films") -> list[str]:
     """What fuse finds missing, the command that makes it cut down to what follows the backbone."""
     with pytest.raises(PipelineError) as raised:
@@ -170,6 +212,12 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(workspace: Work
     ]
 
 
+def test_one_adapter_is_too_few(workspace: Workspace) -> None:
+    keep(workspace, "a")
+    with pytest.raises(PipelineError, match="at least two tasks, but only 'films' is here.* pipeline extract --task "):
+        chosen(workspace, None)
+
+
 def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(workspace: Workspace) -> None:
     siamese = FUSION.model_copy(update={"encoding": "siamese"})
     for task in ("films", "pairs"):
@@ -179,6 +227,17 @@ def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(worksp
 
 def leaving_out(*layers: int) -> Recipe:
     return Recipe(trainable="adapter", drop_layers=layers)
+
+
+def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters() -> None:
+    same = {"films": leaving_out(1, 4), "meals": leaving_out(1, 4)}
+    assert dropped_layers(FUSION, same) == (1, 4)
+    assert dropped_layers(leaving_out(3, 0), same) == (0, 1, 3, 4)
+    assert dropped_layers(leaving_out(8), {"films": leaving_out(1)}) == (1, 8)
+    # The recipe may leave out what tells them apart.
+    assert dropped_layers(leaving_out(1), {"films": leaving_out(1), "meals": leaving_out()}) == (1,)
+    with pytest.raises(PipelineError, match=r"films: 2, meals: none, pairs: 0-1\): give --drop-layers 0-2"):
+        dropped_layers(FUSION, {"films": leaving_out(2), "meals": leaving_out(), "pairs": leaving_out(0, 1)})
 
 
 def artifacts(workspace: Workspace) -> list[Artifact]:

@@ -1,5 +1,6 @@
 """An adapter may begin as another task's: as which, that it does, and what is refused."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
+from stages.compare.check import checked
 from stages.compare.compare import compare
 from stages.extract import extract
 from tests.nano import save_backbone
@@ -57,6 +59,14 @@ def test_it_begins_bit_for_bit_as_the_other(
     ours, theirs = weights(places, begun), weights(places, source)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_what_is_left_out_below_is_left(workspace: Workspace, quick: Quick) -> None:
+    extract("meals", quick("adapter", **LEARNED), workspace, seed=0)
+    begun = extract(
+        "films", quick("adapter", bottleneck=32, drop_layers="0", **UNTRAINED), workspace, seed=0, start_from="meals"
+    ).record
+    assert {name.split("layer.")[1][0] for name in weights(workspace, begun)} == {"1"}
 
 
 def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace: Workspace, quick: Quick) -> None:
@@ -176,3 +186,46 @@ def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Wor
     start = begun.anchor or "fresh"
     told = f"Start of begun, selected on training rows, with the number of runs: films: {start} 1."
     assert told in (folder / "tables.md").read_text()
+
+
+def test_a_study_tells_before_training_what_cannot_begin_as_another(workspace: Workspace) -> None:
+    wide = small(begun={"method": "adapter", "of": "adapter", "recipe": {"bottleneck": 4}})
+    with pytest.raises(PipelineError, match=r"begun on films: the adapter of meals \(row adapter\) is 8 wide, not 4"):
+        checked(wide, workspace)
+
+
+@pytest.mark.parametrize("slow", ["adapter", "begun"])
+def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
+    slow: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(monkeypatch, "meals")
+    rows: dict[str, dict[str, Any]] = {
+        "adapter": {"recipe": {"epochs": 8}},
+        "begun": {"method": "adapter", "of": "adapter", "recipe": {"epochs": 8}},
+        "fusion": {"own": ["adapter", "begun"], "recipe": {"fusion": "anchored"}},
+    }
+    rows[slow]["recipe"] = UNTRAINED
+    result, _ = compare(small(**rows), workspace)
+    records = {entry.method: found for entry in result.entries if (found := workspace.ledger.find(entry.run or ""))}
+    own = {source.task: source.run for source in records["fusion"].sources}["films"]
+    assert own == max((records["adapter"], records["begun"]), key=lambda record: record.dev).run
+    everything = [workspace.ledger.find(file.parent.name) for file in workspace.ledger.root.glob("*/run.json")]
+    (seconds,) = (entry.total_seconds for entry in result.entries if entry.method == "fusion")
+    assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [(None, r"no source helps significantly with \d+ rows"), (8, "8 rows are too few to select a source")],
+)
+def test_a_start_that_changes_nothing_is_said_to(
+    limit: int | None, why: str, workspace: Workspace, quick: Quick, monkeypatch, capsys
+) -> None:  # type: ignore[no-untyped-def]
+    extract("meals", quick("adapter", **UNTRAINED), workspace, seed=0)
+    chosen(monkeypatch, None)
+    recipe = quick("adapter", **UNTRAINED)
+    begun = extract("films", recipe, workspace, seed=0, limit=limit, start_from="best").record
+    message = f"adapter films seed 0 starts from a new adapter: {why}, and this equals a run without a warm start"
+    assert re.search(message, capsys.readouterr().err)
+    plain = extract("films", recipe, workspace, seed=0, limit=limit).record
+    assert all(torch.equal(one, weights(workspace, plain)[name]) for name, one in weights(workspace, begun).items())

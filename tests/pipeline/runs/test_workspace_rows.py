@@ -8,12 +8,15 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import fingerprint
+from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
+from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
-from tests.nano import write_tasks
+from tests.nano import save_backbone, write_tasks
 
 
 def rows(split: str, size: int, *texts: str) -> pd.DataFrame:
@@ -103,6 +106,13 @@ def test_a_source_whose_test_split_has_no_labels_is_scored_on_dev_and_a_target_i
             read(place, "meals", scoring=tested, held_out=("films", "meals"))
 
 
+def test_a_test_split_of_a_source_that_cannot_be_read_is_an_error(place: Workspace) -> None:
+    assert place.data is not None
+    rows("meals test", 30).to_csv(place.data / "meals" / "test.csv", index=False, sep=";")
+    with pytest.raises(PipelineError, match="its columns seem to be separated by ';'"):
+        read(place, "meals", scoring=ScoredRows(rows="test"), held_out=("films",))
+
+
 def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:
     plain = read(place)
     scoring = ScoredRows(rows="held-out", size=20)
@@ -119,6 +129,14 @@ def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace
     assert len(texts(read(place, scoring=ScoredRows(rows="held-out")).train)) == 30  # at most half is held out
 
 
+def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None:
+    assert place.data is not None
+    films = place.data / "films"
+    pd.read_csv(films / "train.csv").to_csv(films / "dev.csv", index=False)
+    with pytest.raises(PipelineError, match="30 of 30 training rows to be held out also occur in dev"):
+        read(place, scoring=ScoredRows(rows="held-out"))
+
+
 def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace) -> None:
     assert place.data is not None
     train = pd.read_csv(place.data / "films" / "train.csv")
@@ -126,6 +144,17 @@ def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace
     changes: dict[str, Any] = {"scoring": ScoredRows(rows="held-out", tasks={"meals": "dev"}), "held_out": ("films",)}
     target, source = read(place, **changes), read(place, "meals", **changes)
     assert set(texts(source.train)) == set(texts(target.train)) - set(texts(target.dev))
+
+
+def test_few_rows_give_some_of_theirs_to_choose_by(place: Workspace) -> None:
+    plain = read(place, limit=20, seed=3)
+    found = read(place, limit=20, seed=3, scoring=ScoredRows(rows="train"))
+    assert (len(found.train), len(found.dev)) == (16, 4)
+    assert sorted(texts(found.train) + texts(found.dev)) == sorted(texts(plain.train))
+    assert texts(found.test) == texts(plain.dev)
+    assert set(found.dev["label"]) == {0, 1}
+    few = read(place, limit=4, seed=3, scoring=ScoredRows(rows="train", share=0.1))
+    assert (set(few.dev["label"]), set(few.train["label"])) == ({0, 1}, {0, 1})
 
 
 @pytest.mark.parametrize("scoring", ["half", "test", "train"])
@@ -145,6 +174,14 @@ def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace,
     assert (found.dev_in_train, found.test_in_train) == (0, 0)
 
 
+def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
+    sizes = {}
+    for scoring in ("dev", "half", "test", "held-out", "train"):
+        found = read(place, dev_limit=8, scoring=ScoredRows(rows=scoring))  # type: ignore[arg-type]
+        sizes[scoring] = (len(found.dev), len(found.scored))
+    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (8, 8)}
+
+
 def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Workspace) -> None:
     scoring = ScoredRows(rows="train")
     all_rows, limited = read(place, scoring=scoring), read(place, dev_limit=8, scoring=scoring)
@@ -154,3 +191,28 @@ def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Wor
     # As many as there are, or more, leave the rows and so the run's name as they are.
     same = read(place, dev_limit=len(all_rows.dev), scoring=scoring)
     assert same.fingerprint["dev"] == all_rows.fingerprint["dev"]
+
+
+def test_rows_are_read_once_for_all_backbones(
+    place: Workspace, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeper = save_backbone(tmp_path / "deeper", "bert", num_hidden_layers=3)
+    read_tasks = list[str]()
+
+    def counted(task: Task, *args: Any, **kwargs: Any) -> TaskData:
+        read_tasks.append(task.name)
+        return load_all_rows(task, *args, **kwargs)
+
+    monkeypatch.setattr("pipeline.runs.splits.load_all_rows", counted)
+    other = place.on(str(deeper))
+    films = place.task("films")
+    assert place.splits.of(films, 20, 1) is other.splits.of(films, 20, 1)
+    assert read_tasks == ["films"]
+    # What depends on the backbone is not shared.
+    assert (place.backbone.layers, other.backbone.layers) == (2, 3)
+    recipe = Recipe(trainable="adapter", pooling="pooler")
+    assert place.backbone_for(recipe).identity["weights"] != other.backbone_for(recipe).identity["weights"]
+    top = Recipe.model_validate({"trainable": "adapter", "adapter": {"drop_layers": [2]}})
+    assert other.resolve(top, films).adapter.drop_layers == (2,)
+    with pytest.raises(PipelineError, match="layer"):
+        place.resolve(top, films)

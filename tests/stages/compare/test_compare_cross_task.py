@@ -22,6 +22,7 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import score
+from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.cross_task import read_as, read_on, reading_of, score_across
 from stages.report import report
@@ -129,6 +130,19 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
     }
 
 
+def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, quick: Quick, tmp_path: Path) -> None:
+    """The head and the backbone are the kept ones: its own dev rows under another task's name have its own score."""
+    record = trained(place, "full", "films", quick("full"))
+    twin = place.data / "twin" if place.data else tmp_path
+    shutil.copytree(twin.parent / "films", twin)
+    (twin / "task.toml").write_text((twin / "task.toml").read_text().replace('"films"', '"twin"'))
+    score_across({record.run: {}}, ["twin"], place)
+    found = place.ledger.find(record.run)
+    assert found is not None
+    assert found.scores["twin"].dev == record.dev
+    pd.testing.assert_frame_equal(place.ledger.predictions(record.run, "twin"), place.ledger.predictions(record.run))
+
+
 def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     record = trained(place, "full", "films", quick("full"))
     score_across({record.run: {}}, ["films", "meals"], place)
@@ -189,6 +203,37 @@ def test_a_score_is_current_while_the_target_means_the_same(older: bool, place: 
 PAIRS = {"head": "cosine", "cosine_scale": "shifted"}
 
 
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        ({"tasks": {"pairs": {"head": "cosine", "cosine_scale": "clamped"}}}, True),
+        ({"tasks": {"pairs": {}}}, True),
+        ({"tasks": {"pairs": {"head": "cosine"}}, "tune": {"cosine_scale": ["shifted", "clamped"]}}, True),
+        ({"tasks": {"pairs": PAIRS | {"learning_rate": 1e-4}}}, False),
+        ({"tasks": {"pairs": {"head": "linear"}, "films": {"learning_rate": 1e-4}}}, False),
+    ],
+    ids=["scales differ", "one alone", "tuned", "trained otherwise", "runs of their own"],
+)
+def test_rows_that_share_a_run_read_it_by_one_cosine(other: dict[str, Any], refused: bool, place: Workspace) -> None:
+    rows = {"one": {"method": "full", "tasks": {"pairs": PAIRS}}, "two": {"method": "full", **other}}
+    values = {"methods": ["one", "two"], "reference": "one", "targets": ["films", "pairs"], "rows": rows}
+    recipe = {"encoding": "siamese", "epochs": 1}
+    dry_run(study(**values, recipe=recipe), place)
+    if refused:
+        with pytest.raises(PipelineError, match="cross_task: rows one and two share the run of films, but read it on"):
+            dry_run(study(**values, recipe=recipe, cross_task=True), place)
+    else:
+        dry_run(study(**values, recipe=recipe, cross_task=True), place)
+
+
+def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    record = trained(place, "full", "films", quick("full"))
+    place.ledger.weights_file(record.run).unlink()
+    score_across({record.run: {}}, ["meals"], place)
+    assert f"run {record.run} is not scored on other tasks" in capsys.readouterr().err
+    assert place.ledger.find(record.run) == record
+
+
 def study(**keys: Any) -> Study:
     values = {
         "name": "across",
@@ -217,6 +262,14 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
     assert b"Trained on one task, scored on all" in shown["tables.md"]
     report("across", place.reports)
     assert {name: (folder / name).read_bytes() for name in shown} == shown
+
+
+def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("stages.compare.compare.score_across", lambda *_: pytest.fail("scored"))
+    _, folder = compare(study(methods=["frozen"], reference="frozen", targets=["alike"]), place)
+    assert not (folder / "tables" / "cross-task.csv").exists()
+    records = map(place.ledger.find, (folder.name for folder in place.ledger.root.iterdir()))
+    assert all(len(record.scores) == len(record.trained_on) for record in records if record)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +310,24 @@ def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(
         cosines = torch.nn.functional.cosine_similarity(*vectors)
         saved = place.ledger.predictions(record.run, "pairs")["prediction"]
         np.testing.assert_allclose(saved, 2.5 * (cosines + 1), rtol=2e-2, atol=2e-2)
+
+
+def test_a_tuned_threshold_is_tuned_for_every_model_that_is_read_by_the_cosine(place: Workspace, same: Path) -> None:
+    """With threshold 0 nearly every pair would be of the second class."""
+    place = dataclasses.replace(place, data=same)
+    recipe = {"encoding": "siamese", "epochs": 1, "batch_size": 16, "learning_rate": 5e-3}
+    rows = {"single": {"method": "full", "tasks": {"same": {"head": "cosine", "cosine_threshold": "tuned"}}}}
+    study = parse_study(
+        {"name": "read", "methods": ["single"], "targets": ["films", "same"], "seeds": [1]}
+        | {"cross_task": True, "recipe": recipe, "rows": rows},
+        "test",
+    )
+    result, _ = compare(study, place)
+    (films,) = (entry for entry in result.entries if entry.target == "films")
+    record = place.ledger.find(films.run or "")
+    assert record is not None and record.scores["same"].reading == "cosine"
+    table = place.ledger.predictions(record.run, "same")
+    assert record.scores["same"].dev >= (table["label"] == 0).mean() > 0.5
 
 
 def test_models_that_were_read_on_every_target_need_not_be_there(

@@ -121,6 +121,10 @@ def test_a_repository_whose_task_file_is_no_exports_keeps_its_files(
     assert (transport.deleted, len(transport.sent)) == ([], 2)
 
 
+def test_the_list_of_files_is_what_would_be_sent(folder: Path) -> None:
+    assert hub.files_of(folder) == [("README.md", 8), ("films/adapter.safetensors", 7)]
+
+
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "log in"), (403, "no right to write"), (500, "refused it (500)")]
 )
@@ -129,6 +133,12 @@ def test_what_the_hub_refuses_is_one_message(transport: Transport, folder: Path,
     with pytest.raises(PipelineError) as refused:
         hub.push(folder, "me/films")
     assert message in str(refused.value) and "me/films" in str(refused.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_message(transport: Transport, folder: Path) -> None:
+    transport.reachable = False
+    with pytest.raises(PipelineError, match="cannot be reached"):
+        hub.push(folder, "me/films")
 
 
 @pytest.mark.parametrize("name", ["films", "me/films/more", "me/..films", "", "me/fi lms", "-me/films"])

@@ -66,6 +66,24 @@ def test_only_requests_for_the_same_work_are_joined_and_the_oldest_comes_first()
     assert (one.batches, other.batches) == ([[0], [2, 4]], [[1, 3]])
 
 
+def test_a_lonely_request_waits_for_others_as_long_as_it_may() -> None:
+    model = Model()
+    with batcher(max_wait=0.3) as queue:
+        started = time.monotonic()
+        assert queue.submit(model.double, [1]).result(10) == [2]
+        assert time.monotonic() - started >= 0.3
+
+
+@pytest.mark.parametrize("requests", [[[1], [2, 3]], [[1, 2, 3]]], ids=["joined", "alone"])
+def test_a_full_batch_does_not_wait(requests: list[list[int]]) -> None:
+    """Whether requests have joined, or one fills it."""
+    model = Model()
+    with batcher(max_rows=3, max_wait=60.0) as queue:
+        results = [queue.submit(model.double, rows) for rows in requests]
+        assert [each.result(10) for each in results] == [[2 * row for row in rows] for rows in requests]
+    assert model.batches == [[1, 2, 3]]
+
+
 def test_rows_that_fail_cost_others_no_answer() -> None:
     model = Model()
     with batcher() as queue:

@@ -104,6 +104,13 @@ def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeyp
     huggingface_hub.configure_http_backend()  # forgets the sessions that take no notice of being offline
 
 
+def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) -> None:
+    assert shelf.tasks == ["films", "meals", "pairs"]
+    models = [shelf.load(name).model for name in (*shelf.tasks, f"pairs@{shop.adapters['pairs'].run}")]
+    for name in shop.workspace.backbone.tensor_names:
+        assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
+
+
 @pytest.mark.parametrize("form", ["task", "run", "folder"])
 def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> None:
     run = shop.adapters["films"].run  # not the task's best
@@ -128,6 +135,15 @@ def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: 
         assert small.find(name) is model
         assert small.loaded == 1
         assert model.answers(rows) == shelf.load(name).answers(rows)
+
+
+def test_the_model_that_was_not_asked_longest_makes_room(shop: Shop) -> None:
+    small = StoreShelf.open(shop.store, "films", None, "fp32", most=2)
+    for name in ("films", "meals"):
+        small.load(name)
+    assert small.find("films") is not None
+    small.load("pairs")
+    assert [small.find(name) is None for name in ("films", "meals", "pairs")] == [False, True, False]
 
 
 def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best(
@@ -182,6 +198,20 @@ def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
     shelf.refresh()
     assert shelf.tasks == ["films", "pairs"]
     assert capsys.readouterr().err.count("RuntimeError: unforeseen") == 1
+
+
+def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:
+    found = client.get("/models").json()
+    assert found["default"] == "films"
+    models = {model["name"]: model for model in found["models"]}
+    assert len(models) == 5
+    films, pairs = (models[f"{task}@{shop.fusions[task].run}"] for task in ("films", "pairs"))
+    assert (films["kind"], films["pair"], films["classes"], films["sources"]) == (
+        "fusion", False, ["bad", "good"], ["meals", "pairs"],
+    )  # fmt: skip
+    assert (pairs["pair"], pairs["classes"], pairs["range"]) == (True, [], [0.0, 5.0])
+    assert [model["name"] for model in models.values() if model["default"]] == [films["name"]]
+    assert not models[f"films@{shop.adapters['films'].run}"]["best"]
 
 
 def test_texts_that_are_too_long_or_unfit_cost_others_no_answer(client: httpx.Client) -> None:
@@ -316,6 +346,27 @@ def test_a_store_that_changes_is_picked_up(
     store.with_name("away").rename(store)
     shelf.refresh()
     assert shelf.tasks == []
+
+
+def test_the_model_of_the_last_classes_is_served_and_the_others_are_named(
+    changing: tuple[Path, list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, (weak, strong) = changing
+    old, new = (f"films@{each.manifest.run}" for each in (strong, weak))
+    put(strong, store)
+    shelf = StoreShelf.open(store, None, None, "fp32")
+    assert (shelf.load("films").name, capsys.readouterr().err) == (old, "")
+    file = store / weak.manifest.place / "manifest.json"  # as if its classes had been corrected, and it trained since
+    manifest = json.loads(file.read_text())
+    manifest["meaning"]["classes"] = ["bad", "fine"]
+    file.write_text(json.dumps(manifest | {"finished_at": "2999-01-01T00:00:00Z"}))
+    for open_shelf in (lambda: shelf, lambda: StoreShelf.open(store, None, None, "fp32")):
+        opened = open_shelf()
+        for _ in range(2):
+            opened.refresh()
+        assert opened.load("films").name == new and opened.load(old).name == old
+        note = f"films: adapter {weak.manifest.run} is used. Models of other classes, range or metric are not: adapter"
+        assert capsys.readouterr().err.count(note) == 1
 
 
 def test_what_cannot_be_served_is_one_message(
