@@ -25,6 +25,7 @@ def extract(
     limit: int | None = None,
     start_from: str | None = None,
     without_rows_of: Sequence[str] = (),
+    soup: int = 1,
     force: bool = False,
     given: Collection[str] = (),
 ) -> Made[RunRecord]:
@@ -35,6 +36,8 @@ def extract(
             finds most useful, if any (:func:`pipeline.runs.sources.starting_adapters`).
         without_rows_of: targets that the adapter is to help: training rows whose text stands in their dev or test are
             left out.
+        soup: so many adapters are trained that start alike and differ in the order of batches and in dropout; the
+            result is the mean of their weights and heads, one adapter (Wortsman et al. 2022).
         given: the keys of the recipe that the user set; a note names those without effect.
     """
     if without_rows_of:
@@ -43,7 +46,16 @@ def extract(
     note_ignored(given, f"an adapter of kind '{recipe.adapter.kind}' for task '{own.name}'", [(recipe, own)])
     starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
     is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
-    request = RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts, in_turn=is_named)
+
+    def trained(number: int) -> Made[RunRecord]:
+        again = recipe.changed({"reshuffle": number} if number else {})
+        request = RunRequest.single("adapter", own, again, seed, limit, adapters=starts, in_turn=is_named)
+        return get_or_train(TrainingRun(request, workspace), force)
+
+    if soup == 1:
+        return trained(0)
+    experts = tuple(workspace.adapter_of(trained(number).record) for number in range(soup))
+    request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=experts)
     return get_or_train(TrainingRun(request, workspace), force)
 
 

@@ -143,8 +143,8 @@ def ensemble(
         target: The task.
         name: Name of the ensemble, for predict --using ensemble:NAME. One of the same name and task is replaced.
         runs: Runs to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
-        rule: mean: the mean of members, added best first while the score does not fall; weighted: with weights that add
-            up to one; mode: the most frequent class; median: the median score.
+        rule: mean: the mean of members, added best first while the score does not fall; uniform: the mean of all;
+            weighted: with weights that add up to one; mode: the most frequent class; median: the median score.
         choose_on: half: select members and weights on one half of dev and score on the other; that score is slightly
             optimistic, since the members' epochs were selected on all of dev. all: select and score on all of dev,
             which is more optimistic.

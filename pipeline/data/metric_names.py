@@ -7,6 +7,6 @@ ClassMetric = Literal["accuracy", "balanced-accuracy", "macro-f1", "matthews", "
 ScoreMetric = Literal["pearson", "spearman"]
 Metric = Literal[ClassMetric, ScoreMetric]
 
-EnsembleRule = Literal["mean", "weighted", "mode", "median"]
+EnsembleRule = Literal["mean", "uniform", "weighted", "mode", "median"]
 
 METRICS_OF: dict[Kind, tuple[Metric, ...]] = {"classes": get_args(ClassMetric), "score": get_args(ScoreMetric)}

@@ -23,7 +23,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, Parts, RunRequest, first_of
-from pipeline.runs.weights import load_head, load_weights
+from pipeline.runs.weights import load_head, load_mean_head, load_weights
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few
@@ -103,10 +103,12 @@ def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder
         artifact.verify()
         # What is fresh here is what they started from.
         assert artifact.manifest.seed == request.seed
-    own = next(artifact for artifact in request.adapters if artifact.manifest.task == task.name)
-    check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run, own.manifest.kind)
+    own = [artifact for artifact in request.adapters if artifact.manifest.task == task.name]
+    for artifact in own:
+        manifest = artifact.manifest
+        check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
     merge_into(encoder, task.name, [modules_of(artifact) for artifact in request.adapters], recipe.merge)
-    load_head(own, model.of(task.name).head)
+    load_mean_head(own, model.of(task.name).head)
     if recipe.is_merged_only:
         model.requires_grad_(False)
 

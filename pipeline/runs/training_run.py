@@ -116,7 +116,12 @@ class TrainingRun:
             source = f" from {self.request.adapters[0].manifest.task}"
         elif start is not None:
             source = " after linear probing" if self.request.probe else f" from {start.task}"
-        return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
+        again = f" again ({self.recipe.reshuffle})" if self.recipe.reshuffle else ""
+        return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}{again}"
+
+    @property
+    def _shuffle_seed(self) -> int:
+        return self.recipe.shuffle_seed(self.request.seed)
 
     def finished(self) -> RunRecord | None:
         """The ledger's record, if everything the run leaves behind is still there."""
@@ -157,7 +162,7 @@ class TrainingRun:
         model = start.built.model
         combine = self._surgery(model)
         tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
-        batching = Batching(self.parts, self.data, tokenizer, self.request.seed, cache_bytes, accelerator)
+        batching = Batching(self.parts, self.data, tokenizer, self._shuffle_seed, cache_bytes, accelerator)
         data = batching.training_data(model, scorings)
         self._tell_cut(batching, scorings)
         self._tell_few_steps(data.epochs * data.batches_per_epoch)
@@ -262,7 +267,7 @@ class TrainingRun:
         return fit(
             built.model,
             recipe=self.recipe,
-            seed=self.request.seed,
+            seed=self._shuffle_seed,
             data=data,
             loss=loss,
             evaluate=evaluations,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -65,6 +66,17 @@ def load_head(artifact: Artifact, head: nn.Module) -> None:
         fill(parameters, read_tensors(file, parameters, artifact.remedy))
     elif file.exists():
         raise PipelineError(f"{file}: its recipe's head has no weights: {artifact.remedy}")
+
+
+@torch.no_grad()
+def load_mean_head(artifacts: Sequence[Artifact], head: nn.Module) -> None:
+    """Load the mean of several artifacts' heads, which of linear heads gives the mean of their answers; as above."""
+    parameters, loaded = dict(head.named_parameters()), []
+    for artifact in artifacts:
+        load_head(artifact, head)
+        loaded.append({name: parameter.clone() for name, parameter in parameters.items()})
+    for name, parameter in parameters.items():
+        parameter.copy_(torch.stack([each[name] for each in loaded]).mean(0))
 
 
 def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretrained: bool) -> str:

@@ -19,6 +19,7 @@ SOME_KEYS: dict[str, str] = {
     "after": "only joint training (multitask) can start after other tasks",
     "members": "only an ensemble has members: of names one row",
     "most": "only an ensemble has members",
+    "experts": "only a merged adapter or an ensemble takes several runs of a row",
     "rule": "only an ensemble joins predictions",
 }
 """The keys of a row that only some kinds have, and why no other has them."""

@@ -95,6 +95,10 @@ BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
 """The kinds that fusion can mix; another kind may share their settings."""
 
 
+MOST_EXPERTS = 20
+"""Runs of one row that are merged, or joined, at most."""
+
+
 class Merge(RecipePart):
     """How an adapter is merged from those of its target and of other tasks, in a row of method ``merge``."""
 

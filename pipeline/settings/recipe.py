@@ -3,6 +3,7 @@
 :mod:`pipeline.settings.resolve` fills it in for a task.
 """
 
+import hashlib
 from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
@@ -156,6 +157,9 @@ class Recipe(RecipePart):
     score_train: bool = Field(
         False, description="also score training rows, at most 1,000 per task, whenever dev is scored"
     )
+    reshuffle: Count = Field(
+        0, description="draw another order of batches and other dropout with this number: for the experts of a soup"
+    )
     precision: Precision = Field("auto", description="auto: bf16 where GPU or CPU have instructions for it, else fp32")
 
     smart: parts.Smart = parts.Smart()
@@ -300,6 +304,12 @@ class Recipe(RecipePart):
             passed = batches.get(self.joint.epoch_of or "", min(batches.values()))
             return min(passed * (1 if self.joint.mixing == "simultaneous" else len(batches)), most)
         return min(sum(batches.values()), most)
+
+    def shuffle_seed(self, seed: int) -> int:
+        """What the order of batches and dropout are drawn with, in a run of ``seed``."""
+        if not self.reshuffle:
+            return seed
+        return int.from_bytes(hashlib.sha256(f"{seed} {self.reshuffle}".encode()).digest()[:4], "big")
 
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""

@@ -11,9 +11,10 @@ from pipeline.settings.fields import RowName, TaskName, Whole, no_repeats
 from pipeline.settings.grid import Grid, points
 from pipeline.settings.kind import SOME_KEYS, Kind
 from pipeline.settings.kinds import KINDS
+from pipeline.settings.parts import MOST_EXPERTS
 from pipeline.settings.recipe import Recipe, has_key, layered, table
 
-JoinedBy = Literal["mean", "weighted", "vote"]
+JoinedBy = Literal["mean", "uniform", "weighted", "vote"]
 Title = Annotated[str, Field(max_length=300)]
 if TYPE_CHECKING:
     Method = str
@@ -40,11 +41,17 @@ class Row(BaseModel):
     )
     rule: JoinedBy = Field(
         "mean",
-        description="ensemble: mean of predictions, best members first, while the dev score does not fall; weighted:"
+        description="ensemble: mean of predictions, best members first, while the dev score does not fall; uniform: of"
+        " all members, nothing selected; weighted:"
         " the same with repetition; vote: the most frequent class, or the median score, of the best members",
     )
     most: Annotated[Whole, Field(ge=1, le=100)] | None = Field(
         None, description="ensemble: maximum number of members; unset: 5 for vote, else all"
+    )
+    experts: Annotated[Whole, Field(ge=2, le=MOST_EXPERTS)] | None = Field(
+        None,
+        description="merge, ensemble: so many runs of the row `of`, or of each member, that differ only in the order of"
+        " batches and in dropout: merged, they are a soup",
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of adapters; the best on dev is the target's own adapter; none: as `of`"
@@ -167,7 +174,7 @@ class Row(BaseModel):
             yield f"of: there is no row '{self.of}'"
         elif base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif self.kind.builds_on_fresh and (base.of or base.through):
+        elif self.kind.builds_on_fresh and not self.experts and (base.of or base.through):
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters are newly initialised"
 
     def _backbone_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:

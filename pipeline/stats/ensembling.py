@@ -2,6 +2,7 @@
 
 - ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
   the models, best first: one is added if the score does not fall (Hayes 2024).
+- ``uniform``: the mean of all models, of which none is chosen. With few rows to choose on it keeps what choice loses.
 - ``weighted``: the same mean, weighted by how often each was added. Each time the one is added that does best with
   those already there, which may be one of them again (Caruana et al. 2004).
 - ``mode``: the class that most of the best members predict; of classes with equally many, the one with the largest sum
@@ -89,6 +90,8 @@ def choose(
 
     # Ties go to the first.
     order = sorted(range(len(predictions)), key=lambda index: -value({index: 1.0}))
+    if rule == "uniform":
+        return _shares(dict.fromkeys(range(len(predictions)), 1))
     if rule == "mean":
         return _forward(order[: most or len(order)], value)
     return _added(order[: most or len(order)], value) if rule == "weighted" else _shares(dict.fromkeys(order[:best], 1))

@@ -134,5 +134,5 @@ def _rule(joined_by: JoinedBy, task: Task) -> EnsembleRule:
     match joined_by:
         case "vote":
             return "mode" if task.kind == "classes" else "median"
-        case "mean" | "weighted":
+        case "mean" | "uniform" | "weighted":
             return joined_by

@@ -98,10 +98,11 @@ class Known:
         return TrainingRun(request, workspace)
 
     def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
-        """The sources' adapters, one a task: the best on dev, of equal ones the first."""
-        best: dict[str, RunRecord] = {}
+        """The sources' adapters, one a task and order of batches: the best on dev, of equal ones the first."""
+        best: dict[tuple[str, int], RunRecord] = {}
         for record in sources:
-            best[record.task] = max(best.get(record.task, record), record, key=lambda each: each.dev)
+            key = record.task, record.recipe.reshuffle
+            best[key] = max(best.get(key, record), record, key=lambda each: each.dev)
         return tuple(map(self.workspace.adapter_of, best.values()))
 
 

@@ -39,6 +39,8 @@ class Job:
     most: int | None = None
     in_turn: bool = False
     """An adapter starts as that of the one job it needs, without a choice."""
+    reshuffle: int = 0
+    """Of several runs that differ only in the order of batches and in dropout: which. Trials are those of the first."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
     tuned: str = field(default="", compare=False)
@@ -58,7 +60,7 @@ class Job:
     @property
     def own(self) -> tuple[Any, ...]:
         """What tells it apart, besides other jobs."""
-        return (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn)
+        return (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn, self.reshuffle)
 
     def __getstate__(self) -> dict[str, Any]:
         # Texts have another hash in another process.
@@ -74,17 +76,20 @@ class Job:
 
     def parts_in(self, workspace: Workspace) -> tuple[Part[Task], ...]:
         """Its parts with their tasks, as the workspace has them."""
-        return tuple(Part(workspace.task(part.task), part.recipe, part.limit) for part in self.parts)
+        again = {"reshuffle": self.reshuffle} if self.reshuffle else {}
+        return tuple(Part(workspace.task(task), recipe.changed(again), limit) for task, recipe, limit in self.parts)
 
     @property
     def title(self) -> str:
         source = f" from {self.needs[0].task}" if KINDS[self.kind].is_by_source or self.in_turn else ""
-        return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}"
+        again = f" again ({self.reshuffle})" if self.reshuffle else ""
+        return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}{again}"
 
     @property
     def is_choice(self) -> bool:
         """Whether one of its trials is its run, or it joins other runs, so that it trains nothing itself."""
-        return KINDS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
+        is_trial = not self.reshuffle and any(trial.seed == self.seed for trial in self.trials)
+        return KINDS[self.kind].is_ensemble or is_trial
 
     @property
     def takes_models_of(self) -> tuple[Job, ...]:
@@ -107,7 +112,7 @@ class Job:
         """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the
         first."""
         best = max((trial for trial in self.trials if trial in dev), key=dev.__getitem__)
-        return replace(best, seed=self.seed, needs=self.needs)
+        return replace(best, seed=self.seed, needs=self.needs, reshuffle=self.reshuffle)
 
 
 def _are_equal(one: Job, other: Job, compared: set[tuple[int, int]]) -> bool:
@@ -219,7 +224,8 @@ class _Planner:
     def _ensemble(self) -> Job:
         row, study = self.row, self.study
         members = [name for name in row.members if self.target in study.targets_of(name)]
-        needs = tuple(job_of(study, self.cell.model_copy(update={"method": name})) for name in members)
+        jobs = (job_of(study, self.cell.model_copy(update={"method": name})) for name in members)
+        needs = tuple(expert for job in jobs for expert in _experts(job, row.experts or 1))
         part = self._part(members[0], self.target, {})
         return Job(
             row.method, (part,), self.cell.seed, needs, row.backbone, row=self.name, rule=row.rule, most=row.most
@@ -228,6 +234,9 @@ class _Planner:
     def _fused(self, tasks: Sequence[str]) -> Iterator[Job]:
         """What a fusion or a merged adapter takes: an adapter of each task, of the target all that may be chosen."""
         row = self.row
+        if row.experts:
+            yield from _experts(self._alone(row.of, self.target), row.experts)
+            return
         for task in tasks:
             is_own = task == self.target
             if is_own and not self.study.fuses_own(self.name, task, self.cell.rows is not None):
@@ -296,6 +305,11 @@ class _Planner:
         on_curve = rows is not None and (is_own or is_beside)
         recipe = study.recipe_for(name, task, on_curve, trial)
         return Part(task, recipe, (rows or study.rows_of_target) if is_own else study.limit)
+
+
+def _experts(job: Job, count: int) -> Iterator[Job]:
+    """So many runs of a job, itself the first."""
+    return (replace(job, reshuffle=number) for number in range(count))
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Ensemble(Kind):
     trains = ("full",)
     title = "ensemble"
-    keys = frozenset({"members", "most", "rule"})
+    keys = frozenset({"members", "most", "rule", "experts"})
     is_ensemble = True
 
     def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:

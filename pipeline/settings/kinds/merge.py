@@ -1,4 +1,8 @@
-"""One adapter, merged from the adapters of the target and its sources."""
+"""One adapter, merged from the adapters of the target and its sources, or from several runs of one row (a soup).
+
+Runs that start alike and differ in the order of batches lie in one basin, so that the mean of their weights, and of
+their heads, is better than each of them (Wortsman et al. 2022, "Model soups").
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,20 @@ if TYPE_CHECKING:
 class Merge(Kind):
     trains = ("adapter",)
     title = "merged adapters"
+    keys = frozenset({"experts"})
     base = "adapter"
-    joining = "merging"
     takes = "adapter"
     artifact = "adapter"
     combines = True
     builds_on_target = True
     builds_on_fresh = True
+
+    def joins(self, row: Row) -> str:
+        return "" if row.experts else "merging"
+
+    def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
+        if row.experts and table(layered(row.recipe).get("merge")).get("rule", "mean") != "mean":
+            yield "experts: ties merges what adapters changed since they were new: use merge = 'mean'"
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
         if table(values.get("merge")).get("rule", "none") == "none":
@@ -33,7 +44,7 @@ class Merge(Kind):
         return "a row of merge merges by mean or ties: leave merge = 'none' out" if rule == "none" else ""
 
     def mistakes_in(self, study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
-        if study.source_seed is not None:
+        if study.source_seed is not None and not rows[name].experts:
             yield (
                 f"source_seed: {name} merges adapters that started from the same weights, so their seed must be"
                 " that of the target: leave source_seed out"
