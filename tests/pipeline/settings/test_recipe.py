@@ -605,6 +605,7 @@ def test_fusion_is_over_bottlenecks(kind: str) -> None:
 
 # Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/records/run_record.py.
 DEFAULTS = {
+    "reshuffle": 0,
     "trainable": "adapter",
     "encoding": None,
     "pooling": None,

@@ -386,6 +386,7 @@ CHANGES: dict[str, Any] = {
     "rule": "vote",
     "most": 3,
     "in_turn": True,
+    "reshuffle": 1,
 }
 
 
