@@ -1,4 +1,4 @@
-"""The training batches of a run, of one task or several, and what frozen layers compute of them, kept in memory."""
+"""Training batches of a run with one or more tasks, and the outputs of frozen layers that are cached in memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Batching:
     """Makes the batches of each task, and mixes them.
 
     Args:
-        cache_bytes: room for what frozen layers compute of the rows.
+        cache_bytes: room for the cached outputs of frozen layers.
     """
 
     parts: Parts
@@ -42,7 +42,7 @@ class Batching:
         }
 
     def training_data(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> TrainingData:
-        """The batches of training. A single task's ``scorings`` may read dev from a cache from then on."""
+        """The training batches. With a single task, its ``scorings`` may then read dev from a cache."""
         recipe, splits = first_of(self.parts).recipe, self.splits
         extend = None
         if len(self.parts) == 1:
@@ -54,9 +54,9 @@ class Batching:
     def _cached(
         self, name: str, model: TransferModel, splits: Sequence[TokenisedSplit], scoring: Scoring
     ) -> Extend | None:
-        """Cache what frozen layers compute: for dev, which is read after every epoch, and with the room left for train.
+        """Cache the outputs of frozen layers: for dev, which is read after every epoch, and if room is left for train.
 
-        Returns what adds it to a piece of a training batch, if there was room.
+        Returns a function that adds them to a piece of a training batch, or None without room.
         """
         recipe = self.parts[name].recipe
         cache = partial(
@@ -76,7 +76,7 @@ class Batching:
     def _batches(
         self, name: str, model: TransferModel, splits: Sequence[TokenisedSplit], extend: Extend | None
     ) -> TaskBatches:
-        """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
+        """The batches of one task; ``extend`` adds cached layer outputs to each piece."""
         recipe, accelerator = self.parts[name].recipe, self.accelerator
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
         # What a cache extends keeps its padding.

@@ -1,4 +1,4 @@
-"""The model of a run before it is trained."""
+"""Build the model of a run before training."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -44,18 +44,18 @@ class Built:
 def build_for_training(
     request: RunRequest, parts: Parts, backbone: Backbone, ledger: Ledger, initial: Artifact | None = None
 ) -> Built:
-    """A model in which only the parameters of ``recipe.trainable`` and the heads require gradients.
+    """Build a model in which only the parameters of ``recipe.trainable`` and the heads require gradients.
 
-    The same request, parts, seed and initial adapter give the same initial weights.
+    Deterministic in the request, parts, seed and initial adapter.
 
     Args:
-        initial: the adapter that the run starts as (:mod:`pipeline.runs.starting`); an anchored fusion with its head.
+        initial: the adapter to start from (:mod:`pipeline.runs.starting`); an anchored fusion also takes its head.
     """
     first = first_of(parts)
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
-    # LP-FT (Kumar et al. 2022) takes over a probe's head; sequential fine-tuning (Phang et al. 2019) all but the head;
+    # LP-FT (Kumar et al. 2022) takes a probe's head; sequential fine-tuning (Phang et al. 2019) takes all but the head;
     # joint training also the heads of its tasks.
     probe = request.probe
     if request.start is not None and probe is None:
@@ -82,10 +82,10 @@ def build_for_training(
 
 
 def _draw_heads_anew(model: MultitaskModel, tasks: Iterable[str], seed: int) -> None:
-    """Draw the fresh heads of a model that starts as another one by ``seed`` and task.
+    """Redraw the fresh heads of a warm-started model from ``seed`` and task.
 
-    By the seed alone a head may be the one that the other began with, on another task. What that one learned fits its
-    head, so the new one would begin with an opinion: sts after quora with that of "no duplicate", the wrong way round.
+    Drawn from the seed alone, a head could equal the initial head of the source run. The source's encoder was trained
+    to fit that head, so the new one would begin biased: sts after quora with "no duplicate", the wrong way round.
     """
     for name in tasks:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
@@ -97,11 +97,11 @@ def _draw_heads_anew(model: MultitaskModel, tasks: Iterable[str], seed: int) -> 
 
 
 def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder: PreTrainedModel) -> None:
-    """Merge the request's adapters into the fresh one, beside the head of the target's own."""
+    """Merge the request's adapters into the fresh one, and load the head of the target's adapters."""
     task, recipe, _ = part
     for artifact in request.adapters:
         artifact.verify()
-        # What is fresh here is what they started from.
+        # All adapters must have started from this fresh one.
         assert artifact.manifest.seed == request.seed
     own = [artifact for artifact in request.adapters if artifact.manifest.task == task.name]
     for artifact in own:
@@ -151,7 +151,7 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
     """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
     shared = first_of(parts).recipe
     _set_up(encoder, list(parts), shared)
-    # What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune.
+    # The second encoder of each task: none, one frozen encoder for all, or a tuned one for each task.
     seconds: list[PreTrainedModel] | list[None] = [None] * len(parts)
     if shared.pretrained.second_encoder == "static":
         seconds = [backbone.load().requires_grad_(False)] * len(parts)
@@ -177,7 +177,7 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
 def assemble(
     encoder: PreTrainedModel, recipe: Recipe, task: Task, second: PreTrainedModel | None = None
 ) -> TransferModel:
-    """``encoder`` with a fresh head for ``task``; it is made lean for this head's pooling.
+    """``encoder`` with a fresh head for ``task``, made lean for the head's pooling.
 
     Args:
         second: an encoder whose sentence vectors are joined to the first one's.
@@ -199,27 +199,27 @@ def assemble(
 
 
 def make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]) -> None:
-    """Let the last layer answer for the first token alone only where no task reads the others."""
+    """Let the last layer compute only the first token if no task reads the others."""
     poolings = {model.pooling for model in models}
     make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
 
 
 def outputs_of(recipe: Recipe, task: Task) -> int:
-    """Width of the head's output; a cosine is one number, whatever the task, and two classes may be one logit."""
+    """Width of the head's output: 1 for a cosine or two classes with one logit, else the task's number of outputs."""
     return 1 if recipe.head == "cosine" or recipe.one_logit else task.outputs
 
 
 def same_head(one: Recipe, other: Recipe) -> bool:
-    """Whether a head trained under one recipe fits a model of the other; beside a second encoder it is wider."""
+    """Whether a head trained under one recipe fits a model of the other; a second encoder makes it wider."""
     one_encoder = one.pretrained.second_encoder == other.pretrained.second_encoder
     return one_encoder and all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
 
 
 def why_not_continued(source: Recipe, recipes: Iterable[Recipe]) -> str | None:
-    """Why a model of ``recipes`` cannot go on from the encoder of a fine-tuning by ``source``; None if it can.
+    """Why a model of ``recipes`` cannot continue from the encoder of a fine-tuning by ``source``; None if it can.
 
-    All are resolved. Modules or a second encoder that trained with it stay behind, and without them its head cannot be
-    scored again.
+    All recipes are resolved. Modules and a second encoder trained with the source are left behind, and its head cannot
+    be scored again without them.
     """
     if source.trainable != "full" or source.pretrained.second_encoder != "none":
         return (
@@ -235,7 +235,7 @@ def why_not_continued(source: Recipe, recipes: Iterable[Recipe]) -> str | None:
 
 
 def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kind: str) -> None:
-    """Raise a :class:`PipelineError` if ``task`` has since got other classes, another range or number of texts.
+    """Raise a :class:`PipelineError` if the classes, the range or the number of texts of ``task`` have changed.
 
     Args:
         kind: of the run.
@@ -252,7 +252,7 @@ def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kin
 
 
 def _changed_classes(then: Sequence[str] | None, now: Sequence[str]) -> str:
-    """How a task's classes differ from those that it had."""
+    """How a task's classes differ from its earlier ones."""
     then = then or ()
     parts = {
         "now also": [name for name in now if name not in then],
@@ -263,7 +263,7 @@ def _changed_classes(then: Sequence[str] | None, now: Sequence[str]) -> str:
 
 
 def modules_of(artifact: Artifact) -> SavedModules:
-    """The modules of an artifact in its folder."""
+    """The modules in an artifact's folder."""
     manifest = artifact.manifest
     return SavedModules(manifest.task, manifest.recipe, artifact.folder, artifact.remedy)
 
@@ -283,7 +283,7 @@ def _freeze(encoder: PreTrainedModel, recipe: Recipe) -> None:
 
 
 def _load_start(encoder: PreTrainedModel, start: RunRecord, parts: Parts, ledger: Ledger) -> None:
-    """Load the encoder that full fine-tuning on the source task ended with; its head stays behind.
+    """Load the encoder that a full fine-tuning on the source task ended with, without its head.
 
     Raises:
         PipelineError: :func:`why_not_continued`.

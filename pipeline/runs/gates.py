@@ -1,10 +1,10 @@
-"""Where the gates of a fusion start: which sources, and how strong, as linear probes choose before anything is trained.
+"""Initial gates of a fusion: linear probes choose which sources to mix, and how strongly, before training.
 
-What a source adds in one layer is what all layers above it read, so sources get in each other's way: two adapters at
-full strength are often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds
-the few that help together: each step adds the source and gate with which ridge regression on what the head reads
-explains most of the labels' variance on rows left out, until no step is worth it. The first has to explain
-significantly more than no source does: a useless one at full strength does harm.
+What a source adds in one layer is read by all layers above it, so sources interfere: two adapters at full strength are
+often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds the few that help
+together: each step adds the source and gate with which ridge regression on the head's inputs explains most of the
+variance of held-out labels, until no step is worth it. The first source must explain significantly more than no source:
+a useless one at full strength does harm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ from pipeline.stats.probe import LEAST_ROWS, most_explaining
 from pipeline.system.streams import notice
 
 ADDED_ROWS = 512
-"""Training rows by which sources are added to the first, which is not tested and takes many more passes."""
+"""Training rows for choosing further sources, without a significance test but in many more passes than the first."""
 GATES = (1.0, 0.5)
-"""What is tried for a source beside others. The first is tried at 1 alone."""
+"""Gates to try for a further source. The first source is tried at 1 only."""
 CANDIDATES = 4
-"""Sources that are tried beside others, those that are best alone."""
+"""Number of sources to try as further ones: those that score best by themselves."""
 LEAST_GAIN = 0.005
-"""Share of the labels' variance that a source must explain beside others. It is about the noise of 300 rows, but a
-linear probe sees little of a source whose knowledge counts only together with another's."""
+"""Share of the labels' variance that a further source must explain. It is about the noise of 300 rows, but a linear
+probe sees little of a source that helps only together with another."""
 
 
 def choose_gates(
@@ -48,14 +48,14 @@ def choose_gates(
 ) -> dict[str, float]:
     """The sources to fuse, each with the gate that it starts with at all sites.
 
-    If no source is shown to help, it is the best one with a gate of 0; with too few rows to tell, all with even gates.
+    If no source is shown to help, the best one with a gate of 0; with too few rows to tell, all with even gates.
 
     Args:
-        encoder: with a gated fusion over ``members`` as it starts; its gates are overwritten.
-        sources: those of ``members`` that have a gate.
+        encoder: with a freshly initialised gated fusion over ``members``; its gates are overwritten.
+        sources: the ``members`` that have a gate.
         recipe: of the fusion, resolved for ``task``.
         rows: labelled training rows of ``task``.
-        warm: whether the own adapter starts as a source's. All sources then join one that is there already.
+        warm: whether the target's own adapter is warm-started. All sources then join one that is already there.
     """
     if len(rows) < LEAST_ROWS:
         return dict.fromkeys(sources, even_gate(len(sources)))
@@ -89,7 +89,7 @@ def choose_gates(
         helpful = {each: best for each, best in tried.items() if best >= reached + LEAST_GAIN}
         if not helpful:
             break
-        # Between equals the one at full strength: what it knows reaches the layers above.
+        # On a tie prefer full strength: it passes more of the source on to the layers above.
         name, gate = max(helpful, key=lambda each: helpful[each] - (LEAST_GAIN if each[1] < 1 else 0.0))
         gates[name], reached = gate, helpful[name, gate]
         steps.append(f"with {name} {reached:.3f}")

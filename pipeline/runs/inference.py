@@ -1,4 +1,4 @@
-"""What trained models answer for rows: their inputs, the head's outputs, and predictions."""
+"""Inference with trained models: their inputs, the head's outputs, and predictions."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def predictions_of(
     batch_size: int,
     accelerator: Accelerator,
 ) -> tuple[list[Prediction], Cut]:
-    """A prediction a target: one forward pass over the rows, as the objective of each reads it; and what it cuts."""
+    """One prediction per target, from one forward pass over the rows; and how many rows each target cuts."""
     first, workspace, longest = targets[0], targets[0].workspace, targets[0].recipe.max_length
     assert longest is not None  # a trained model's recipe is resolved
     if rows.empty:
@@ -42,7 +42,7 @@ def predictions_of(
     round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
     inputs = inputs_of(first, rows)
     outputs = head_outputs(accelerator.prepare(model), targets, inputs, batch_size, accelerator)
-    # The next pass has a model of its own.
+    # the next pass builds another model
     accelerator.free_memory()
     each = zip(targets, outputs, strict=True)
     predictions = [objective_of(target.task, target.recipe).predict(own) for target, own in each]
@@ -50,9 +50,9 @@ def predictions_of(
 
 
 def inputs_of(target: Target, rows: pd.DataFrame, *, cached: bool = True) -> list[TokenisedSplit]:
-    """Canonical rows as the model reads them; where it averages over both orders of a pair, in both.
+    """Canonical rows as the model reads them, in both orders if it averages over the orders of a pair.
 
-    Unless ``cached``, the tokens of the rows are not kept on disk for another time.
+    Unless ``cached``, the tokens are not saved to disk.
     """
     tokenizer = target.workspace.backbone.tokenizer
     return splits_of(rows, target.recipe, tokenizer, target.recipe.pairs.average_orders, cached)
@@ -65,7 +65,7 @@ def head_outputs(
     batch_size: int,
     compute: Compute,
 ) -> list[Tensor]:
-    """Each target's outputs (B, k) by their restored ``model``, which stands on the device, for inputs of B rows."""
+    """Each target's outputs (B, k) for B rows, computed by its restored ``model``, which is on the device already."""
     outputs = mean_outputs(
         model,
         inputs,
@@ -77,7 +77,7 @@ def head_outputs(
 
 
 def _nothing(task: Task) -> Prediction:
-    """The prediction of no rows."""
+    """The prediction for no rows."""
     if task.kind == "score":
         return Prediction(np.empty(0), None)
     return Prediction(np.empty(0, dtype=np.int64), np.empty((0, task.outputs)))

@@ -1,4 +1,4 @@
-"""The model of a run before its first step, and what was chosen to make it: adapters, their gates, a warm start."""
+"""The model of a run before its first step, and the choices that made it: adapters, their gates, a warm start."""
 
 import time
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ from pipeline.system.process import is_main_process
 from pipeline.system.reading import present, read_model
 
 MOST_SOURCES = 16
-"""Sources that gates are tried for; of more, those that linear probes read best alone."""
+"""Sources that gates are tried for. If there are more, those on which a linear probe scores best by themselves."""
 
 
 class Choice(BaseModel, frozen=True):
-    """What was chosen before the first step. It stands beside the checkpoint: a run resumes with what it began with,
-    though another machine might choose otherwise."""
+    """The choices made before the first step. They are kept with the checkpoint, so that a run resumes with them even
+    on a machine that would choose otherwise."""
 
     fused: tuple[str, ...] = Field(description="the runs of the adapters that the model is built on")
     initial: str | None = Field(description="the run of the adapter that it starts as, if any")
@@ -45,7 +45,7 @@ class Choice(BaseModel, frozen=True):
 
     @property
     def record(self) -> dict[str, dict[str, float]]:
-        """Fields of the run's record."""
+        """The choice as fields of the run's record."""
         fields = {"anchor_candidates": self.anchor_candidates, "anchor_scores": self.anchor_scores, "gates": self.gates}
         return {key: value for key, value in fields.items() if value}
 
@@ -56,14 +56,14 @@ class InitialModel:
 
     built: Built
     adapters: tuple[Artifact, ...]
-    """What it is built on."""
+    """The adapters that it is built on."""
     initial: Artifact | None
-    """The adapter that it starts as, if any."""
+    """The adapter that it is initialised from, if any."""
     choice: Choice
 
 
 def initial_model(chooser: "Chooser", run: str) -> InitialModel:
-    """Build the model of ``run`` by what it chose before, which is kept with its checkpoint, or else by ``chooser``."""
+    """Build the model of ``run`` from the choice kept with its checkpoint, or else from a new choice of ``chooser``."""
     request, parts, ledger = chooser.request, chooser.parts, chooser.workspace.ledger
     by_run = {adapter.manifest.run: adapter for adapter in request.adapters}
     file = ledger.checkpoint_file(run).parent / "choice.json"
@@ -83,7 +83,7 @@ def initial_model(chooser: "Chooser", run: str) -> InitialModel:
 
 
 def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
-    """What stands in ``file``, if it is whole and of these adapters."""
+    """Read the choice in ``file``; None if it is damaged or concerns other adapters."""
     if not present(file):
         return None
     with suppress(PipelineError):
@@ -95,11 +95,11 @@ def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses what the recipe of a run leaves to be chosen: adapters, their gates, an adapter to start as."""
+    """Makes the choices that a recipe leaves open: which adapters, their gates, and an adapter to start from."""
 
     request: RunRequest
     parts: Parts
-    """Those of ``request``, resolved."""
+    """The resolved parts of ``request``."""
     rows: pd.DataFrame
     """Labelled training rows of the first task."""
     scoring: Scoring
@@ -107,7 +107,7 @@ class Chooser:
     backbone: Backbone
     workspace: Workspace
     title: str
-    """The run's, for the line on stderr that tells a choice."""
+    """Title of the run, for the line on stderr that reports a choice."""
 
     @property
     def task(self) -> Task:
@@ -124,7 +124,7 @@ class Chooser:
         fused = self._fused(initial)
         seconds, gates = time.perf_counter() - started, None
         if recipe.form.probes_gates:
-            # The encoder of the fusion as it is before its gates are chosen.
+            # The fusion's encoder before its gates are chosen.
             request = replace(self.request, adapters=fused)
             built = build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
             encoder = built.model.of(task.name).backbone
@@ -144,7 +144,7 @@ class Chooser:
         )
 
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
-        """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
+        """The adapter to start from, if any, and the scores from :func:`choose_anchor`."""
         request, recipe = self.request, self.recipe
         if request.in_turn:
             return request.adapters[0], {}
@@ -156,8 +156,8 @@ class Chooser:
         return None, {}
 
     def _fused(self, initial: Artifact | None) -> tuple[Artifact, ...]:
-        """The adapters that the model is built on, before probes choose among them: of a fusion the target's own, if it
-        is there, and the best of the others."""
+        """The adapters that the model is built on, before probes choose among them: for a fusion the target's own, if
+        it exists, and the best of the others."""
         adapters, recipe, most = self.request.adapters, self.recipe, self.recipe.fusion.best
         if recipe.form.probes_gates and len(self.rows) >= LEAST_ROWS:
             most = min(most or MOST_SOURCES, MOST_SOURCES)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # they load pandas or torch
     from pipeline.runs.workspace import Workspace
 
 ENSEMBLE = "ensemble:"
-"""What ``--using`` begins with where it names an ensemble."""
+"""Prefix of a ``--using`` that names an ensemble."""
 KINDS = {"auto": ("adapter", "fusion"), "fusion": ("fusion",), "adapter": ("adapter",)}
-"""What ``--using`` takes from the store. Of equal dev scores the first kind counts: an adapter is faster."""
+"""Kinds of model that ``--using`` selects from the store. On equal dev scores the first wins: an adapter is faster."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A task, and what predicts it on the workspace's backbone: an artifact, or a run that kept its weights."""
+    """A task and the model for it on the workspace's backbone: an artifact, or a run that kept its weights."""
 
     task: Task
     trained: Artifact | RunRecord
@@ -49,10 +49,10 @@ class Target:
 
 
 def check_models(target: str, using: str, find: Callable[[str], Task], store: Path, reports: Path) -> None:
-    """Find mistakes in what ``predict`` is to ask, without a look into the models.
+    """Check what ``predict`` is asked for without opening the models.
 
     Args:
-        find: the task of a name.
+        find: returns the task of a name.
 
     Raises:
         PipelineError: as :func:`parse_targets`, :func:`ensemble_of`, :func:`find_run` and :func:`kept_for`.
@@ -67,7 +67,7 @@ def check_models(target: str, using: str, find: Callable[[str], Task], store: Pa
 
 
 def find_model(task: str, using: str, store: Path, reports: Path, *, is_defined: bool = False) -> Artifact | RunRecord:
-    """What ``using`` means where any backbone will do; takes and raises as :func:`find_run` and :func:`kept_for`."""
+    """The model that ``using`` means, for any backbone; arguments and errors: :func:`find_run`, :func:`kept_for`."""
     with silent_unless_refused():
         if using in KINDS:
             best = best_of(kept_for(task, using, Store(store), is_defined=is_defined), using)
@@ -81,7 +81,7 @@ def find_model(task: str, using: str, store: Path, reports: Path, *, is_defined:
 
 @contextmanager
 def silent_unless_refused() -> Iterator[None]:
-    """A block that prints its warnings only with an error: the command itself will print them."""
+    """Hold back the block's warnings unless it raises: the command itself prints them later."""
     warnings = io.StringIO()
     try:
         with redirect_stderr(warnings):
@@ -134,7 +134,7 @@ def parse_model(target: str | Path, store: str | Path | None, *data: Path) -> tu
 
 
 def ensemble_of(using: str, task: Task, reports: Path) -> EnsembleRecord:
-    """The ensemble that ``using`` names; a :class:`PipelineError` if there is none, or it is for another task."""
+    """The ensemble that ``using`` names; a :class:`PipelineError` if it does not exist or is for another task."""
     from pipeline.records.ensembles import Ensembles
 
     ensemble = Ensembles(reports).named(using.removeprefix(ENSEMBLE))
@@ -147,9 +147,9 @@ def ensemble_of(using: str, task: Task, reports: Path) -> EnsembleRecord:
 
 
 def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
-    """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store.
+    """``task`` with the model that ``using`` means: the best of a kind in the store, an artifact, or a ledger run.
 
-    Where the workspace names no backbone, it is on the model's own.
+    If the workspace names no backbone, it gets the model's.
     """
     if using in KINDS:
         trained: Artifact | RunRecord = best_model(task.name, using, workspace, task)
@@ -161,10 +161,10 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
 
 
 def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -> Target:
-    """``task`` with what was trained for it.
+    """``task`` with the model that was trained for it.
 
     Raises:
-        PipelineError: it is a run that kept no weights, or whose artifact is not in the workspace's store.
+        PipelineError: it is a run that kept no weights, or an artifact that is not in the workspace's store.
     """
     from pipeline.runs.restore import on_own_backbone
 
@@ -185,10 +185,10 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
 
 
 def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:
-    """``run`` as the store or else the ledger has it.
+    """Look up ``run`` in the store, then in the ledger.
 
     Raises:
-        PipelineError: neither has it, or it was trained for other tasks than ``task``, or it is an ensemble.
+        PipelineError: neither has it, it was trained for other tasks than ``task``, or it is an ensemble.
     """
     check_single(run)
     trained = store.find(run) or ledger.find(run)
@@ -204,7 +204,7 @@ def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | Ru
 
 
 def check_single(using: str) -> None:
-    """Raise a :class:`PipelineError` for an ensemble, where one model is wanted."""
+    """Raise a :class:`PipelineError` if ``using`` names an ensemble where one model is wanted."""
     if using.startswith(ENSEMBLE):
         raise PipelineError(
             f"--using {using}: an ensemble is several models, which only predict and evaluate ask together: give one of"
@@ -224,14 +224,14 @@ def check_task(trained: Artifact | RunRecord, task: str) -> None:
 
 
 def best_model(task: str, using: str, workspace: Workspace, defined: Task | None = None) -> Artifact:
-    """The artifact of ``task`` with the best dev score, for the workspace's backbone; for any where it names none.
+    """The artifact of ``task`` with the best dev score for the workspace's backbone, or for any if it names none.
 
-    A note names the best of those whose scores are of other dev rows: the two cannot be compared. Where the task's
-    definition is not at hand, another names models of other classes.
+    A note names the best artifact that was scored on other dev rows, since the two scores cannot be compared. If the
+    task's definition is not at hand, another note names models of other classes.
 
     Args:
         using: one of :data:`KINDS`.
-        defined: the task as it is now; None: its definition is not at hand.
+        defined: the task as it is now; None if its definition is not at hand.
 
     Raises:
         PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand, or
@@ -288,10 +288,10 @@ def _none_of(task: str, using: str, store: Store) -> str:
 
 
 def of_one_meaning(artifacts: Sequence[Artifact], defined: Task | None) -> list[Artifact]:
-    """Those of a task's ``artifacts`` that were trained for its present classes or range, metric and number of texts.
+    """The ``artifacts`` that were trained for the task's present classes or range, metric and number of texts.
 
-    Where none was, or the task's definition is not at hand (None), those of the meaning that was finished last: scores
-    of other classes cannot be compared. Whatever restores one for another definition says what has changed.
+    If there are none, or ``defined`` is None, those that share the meaning of the artifact that finished last: scores
+    for other classes cannot be compared. The code that restores a model for another definition reports the change.
     """
     if defined is not None:
         present_meaning = defined.meaning, defined.is_pair
@@ -302,7 +302,7 @@ def of_one_meaning(artifacts: Sequence[Artifact], defined: Task | None) -> list[
 
 
 def other_meaning_note(used: Artifact, artifacts: Sequence[Artifact]) -> str:
-    """What to say where some of a store's ``artifacts`` are of the same task with other classes; empty: none are."""
+    """Say that some of a store's ``artifacts`` are for the same task with other classes; empty if none are."""
     task = used.manifest.task
     own = [each for each in artifacts if each.manifest.task == task]
     others = by_age(each for each in own if _meaning(each) != _meaning(used))[::-1]
@@ -324,7 +324,7 @@ def _meaning(artifact: Artifact) -> tuple[dict[str, Any], bool]:
 
 
 def has_other_dev(one: Manifest, other: Manifest) -> bool:
-    """Whether two scores on whole dev splits are known to be of different rows, so that neither is the higher."""
+    """Whether two scores on whole dev splits are known to be on different rows, so that they cannot be compared."""
     # best_of ranks scores on a part of dev below those of a whole dev split.
     return not (one.part_of_dev or other.part_of_dev) and one.dev_fingerprint != other.dev_fingerprint
 
@@ -340,7 +340,7 @@ def _other_dev_note(used: Manifest, other: Manifest) -> str:
 
 
 def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None) -> list[Artifact]:
-    """Those of a store's ``artifacts`` that are for this backbone (None: for any) and have all their adapters."""
+    """The ``artifacts`` that fit this backbone (None: any) and whose adapters are all in the store."""
     digests = {artifact.manifest.run: artifact.manifest.digest for artifact in artifacts}
     return [
         artifact
@@ -351,11 +351,11 @@ def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None
 
 
 def best_of(artifacts: Sequence[Artifact], using: str, defined: Task | None = None) -> Artifact | None:
-    """Of a task's ``artifacts`` the best of the kinds that ``using`` takes; None if none is of such a kind.
+    """The best of a task's ``artifacts`` among the kinds that ``using`` takes; None if there is none.
 
-    That is the one with the highest dev score among those of one meaning (:func:`of_one_meaning`). Of equal scores an
-    adapter counts, then what was finished first. What a part of dev chose (``--dev-limit``, a study that scores the
-    other half) comes after all that all of dev did, and controls with permuted labels come last.
+    The best has the highest dev score among those of one meaning (:func:`of_one_meaning`). On a tie an adapter wins,
+    then the artifact that finished first. Artifacts that were selected on a part of dev (``--dev-limit``, a study that
+    scores the other half) rank below those selected on all of dev, and controls with permuted labels rank last.
     """
     kinds = KINDS[using]
 

@@ -1,4 +1,4 @@
-"""The loss of a run: each task's objective, and the regularisers in it."""
+"""The loss of a run: the objective of each task, and its regularisers."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ def loss_of(
     backbone: Backbone,
     device: torch.device,
 ) -> tuple[Loss, Terms]:
-    """The loss of a piece of a batch, times the weight of its task, and the regularising terms in it."""
+    """The loss of a piece of a batch, scaled by the weight of its task, and its regularising terms."""
 
     def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
         return model(piece.task, **inputs_of(piece.batch))

@@ -1,7 +1,7 @@
 """Trained models in a Python program: ``from pipeline import load``.
 
-What the ``predict`` command computes, with the model kept in memory between calls. Nothing here forms a process group
-or sets a state of Accelerate: the program may have its own.
+Computes what the ``predict`` command computes, and keeps the model in memory between calls. Nothing here creates a
+process group or sets Accelerate's state, because the program may have its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,16 +56,16 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Predicted:
-    """The prediction for one text or pair: a class or a score, as the task has it."""
+    """The prediction for one text or pair: a class or a score, depending on the task."""
 
     label: str | None
     """The name of the most probable class; None for a task of scores."""
     score: float | None
     """The score, which may lie outside the task's range by a little; None for a task of classes."""
     probabilities: Mapping[str, float]
-    """By name of the class, in the task's order; empty for a task of scores."""
+    """Probability of each class by name, in the task's order; empty for a task of scores."""
     outputs: tuple[float, ...] = field(default=(), compare=False, repr=False)
-    """The head's own numbers: a logit a class; or one of a score, of a cosine, or of two classes by one logit."""
+    """The head's raw outputs: one logit per class, or one number for a score, a cosine or two classes."""
 
 
 class Model:
@@ -98,12 +98,12 @@ class Model:
 
     @property
     def artifact(self) -> Artifact | None:
-        """What it is in the store; None of a run that is kept elsewhere."""
+        """Its entry in the store; None for a run that is kept elsewhere."""
         return self._target.trained if isinstance(self._target.trained, Artifact) else None
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The adapters that a fusion mixes, by their tasks, in its order; none of another model."""
+        """The tasks of the adapters that a fusion mixes, in its order; empty for any other model."""
         if self.artifact is None or self.artifact.manifest.kind != "fusion":
             return ()
         sources = [source.task for source in self.artifact.manifest.sources]
@@ -121,26 +121,26 @@ class Model:
 
     @property
     def max_length(self) -> int:
-        """The tokens of an input that it reads; what is longer is cut."""
+        """The number of tokens that it reads; longer inputs are cut."""
         assert self._target.recipe.max_length is not None  # a trained model's recipe is resolved
         return self._target.recipe.max_length
 
     def predict(self, texts: Iterable[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
         """The predictions for B texts or pairs, in their order.
 
-        The numbers are those of the ``predict`` command with the same precision. Other texts in the same call may
-        change them by rounding, since inputs are padded to the longest of their batch.
+        The numbers equal those of the ``predict`` command at the same precision, up to rounding: inputs are padded to
+        the longest of their batch, so the other texts of a call matter.
 
         Args:
-            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; a tuple, a column of a table
-                or an iterator will do. Without any, there are no predictions.
+            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``. Tuples, table columns and
+                iterators work too. If empty, so is the result.
             batch_size: rows per forward pass, above 0.
-            without: one of :attr:`adapters`, which is left out: the softmax of a fusion is renormalised over the
-                others, a gated fusion loses the adapter's term.
+            without: one of :attr:`adapters` to leave out. A fusion renormalises its softmax over the others; a gated
+                fusion drops the adapter's term.
 
         Raises:
-            PipelineError: no list, or in it something else than a text or a pair, whichever the task reads, or a blank
-                text; or the adapter is not there or the only one; or ``batch_size`` is no number above 0.
+            PipelineError: ``texts`` is no list or contains a blank text or anything but the task's texts or pairs; the
+                adapter is not in the fusion or is its only one; or ``batch_size`` is not positive.
         """
         _check_types(("batch_size", batch_size, Integral, "a whole number"))
         if batch_size < 1:
@@ -161,7 +161,7 @@ class Model:
         return leaving_out(self._model.backbone, self.adapters, adapter)
 
     def lengths(self, texts: Iterable[Text]) -> list[int]:
-        """The tokens of each text or pair, of the longer text where they are read apart; nothing is cut.
+        """The number of tokens of each text or pair before cutting; of the longer text if the two are encoded apart.
 
         Raises:
             PipelineError: as for :meth:`predict`.
@@ -173,19 +173,19 @@ class Model:
         return whole_lengths(rows, self._target.workspace.backbone.tokenizer, encoding).max(axis=1).tolist()
 
     def explain(self, text: Text) -> pd.DataFrame:
-        """The share of each adapter at each token and layer of a fusion, for one text or pair.
+        """How much each adapter of a fusion contributes at each token and layer, for one text or pair.
 
-        Weights say what the fusion mixed, not what the prediction depends on: an adapter with a large share may still
-        be one that can be left out.
+        The shares say what the fusion mixed, not what the prediction depends on: leaving out an adapter with a large
+        share may change nothing.
 
         Returns:
-            Columns ``input`` (0; of a siamese pair 1 for its second text), ``position`` and ``token`` from ``[CLS]``
+            Columns ``input`` (0; 1 for the second text of a siamese pair), ``position`` and ``token`` from ``[CLS]``
             on, ``layer`` from 0 at the bottom, ``site`` (``attention`` or ``ffn``, after which the adapters stand),
-            ``adapter``, and ``share`` (0 to 1). The shares of a token at a site add up to 1. Under CLS pooling the last
-            layer computes its first token alone, and the table has no others of it.
+            ``adapter``, and ``share`` (0 to 1). The shares of a token at a site add up to 1. With CLS pooling the last
+            layer computes only the first token, so the table has no other tokens for it.
 
         Raises:
-            PipelineError: the model is no fusion, or the text as for :meth:`predict`.
+            PipelineError: the model is not a fusion, or ``text`` is invalid as for :meth:`predict`.
         """
         recipe = self._target.recipe
         if not self.adapters:
@@ -209,9 +209,9 @@ class Model:
         return table[["input", *table.columns.drop("input")]]
 
     def beside(self) -> list[Artifact]:
-        """The adapters of the store that answer each by itself beside this model, if they read as many texts.
+        """The adapters of the store that can be compared with this model, if they read as many texts.
 
-        Those that a fusion mixes, as it was trained over them, and the target's best one.
+        For a fusion these are the adapters that it mixes, as it was trained over them, and the target's best one.
         """
         trained, store = self.artifact, self._target.workspace.store
         if trained is None:
@@ -224,7 +224,7 @@ class Model:
         return [each for each in named.values() if each.manifest.pair == self.is_pair and each != trained]
 
     def sibling(self, artifact: Artifact) -> "Model":
-        """Another artifact of the same store on the same device; both hold one copy of the frozen backbone.
+        """Load another artifact of the store onto the same device; both models share one frozen backbone.
 
         Raises:
             PipelineError: it is damaged or was trained on another backbone.
@@ -234,7 +234,7 @@ class Model:
         return other
 
     def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
-        """What the backbone reads of the only row, (1, T) each: one input, or those of the texts of a siamese pair."""
+        """The backbone's inputs for the only row, (1, T) each: one, or for a siamese pair one per text."""
         inputs, positions = split, np.zeros(1, dtype=np.int64)
         if split.b is not None:
             inputs, positions = sentences_of(split, positions)
@@ -244,7 +244,7 @@ class Model:
             yield {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
 
     def _rows(self, texts: Iterable[Text]) -> pd.DataFrame:
-        """The texts as canonical rows, checked."""
+        """The texts as checked canonical rows."""
         column = 'list(zip(table["text_a"], table["text_b"]))' if self.is_pair else 'table["text"].tolist()'
         parts = [self.check(text, f"texts[{number}]") for number, text in enumerate(_one_by_one(texts, column))]
         rows = pd.DataFrame(parts, columns=["text_a", "text_b"] if self.is_pair else ["text_a"], dtype=object)
@@ -252,7 +252,7 @@ class Model:
         return rows
 
     def check(self, text: object, where: str) -> tuple[str, ...]:
-        """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit."""
+        """The one or two texts of an input; a :class:`PipelineError` that says ``where`` an invalid input stands."""
         return check_input(text, where, self.task, self.is_pair)
 
 
@@ -270,21 +270,21 @@ def load(
     """Load a trained model into memory.
 
     Args:
-        target: a task with a model in the store, for its best one; ``TASK@RUN`` for one run of the store or the ledger;
-            or the folder of an artifact.
-        store: the folder of artifacts (``adapters_store``); an artifact's folder says it itself.
+        target: a task, for its best model in the store; ``TASK@RUN`` for one run of the store or the ledger; or the
+            folder of an artifact.
+        store: the folder of artifacts (``adapters_store``); not needed for the folder of an artifact.
         backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
-        data: one or several folders that may hold ``<task>/task.toml``; by default the task is as the model's manifest
-            or record describes it.
-        reports: where the ledger is, for a run that is no artifact.
-        using: of a task the best ``fusion`` or ``adapter`` on dev, or a run; auto is the better of the two.
+        data: one or more folders that may hold ``<task>/task.toml``; by default the model's manifest or record
+            describes the task.
+        reports: where the ledger is, for a run that is not an artifact.
+        using: for a task, its best ``fusion`` or ``adapter`` on dev, or a run; auto takes the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
-        precision: auto: bf16 where the device has instructions for it, else fp32.
+        precision: auto uses bf16 if the device has instructions for it, else fp32.
 
     Raises:
-        PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
-            classes; or the device or its precision is not to be had; or the target names a run, and ``using`` is given
-            too; or an argument is of another type.
+        PipelineError: the model does not exist, is damaged, or was trained on another backbone or for other classes;
+            the device or its precision is not available; ``using`` is given although the target names a run; or an
+            argument has the wrong type.
     """
     named_folders = data if isinstance(data, list | tuple) else () if data is None else (data,)
     _check_types(
@@ -315,7 +315,7 @@ def load(
 
 
 def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:
-    """What was trained for ``task``, on the workspace's backbone."""
+    """Restore the model that was trained for ``task`` on the workspace's backbone."""
     target = as_target(task, trained, workspace)
     with full_memory_explained(f"load {task.name}@{target.run}", "give device='cpu'"):
         model = restore(trained, task, workspace).to(place.device)
@@ -324,7 +324,7 @@ def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place
 
 
 def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:
-    """The task as the caller's data describe it, else as the model's manifest or record does."""
+    """The task as the caller's data describes it, else as the model's manifest or record does."""
     if workspace.data is not None:
         return workspace.task(name)
     return task_of(trained, name) if isinstance(trained, RunRecord) else _task_of(trained)
@@ -337,17 +337,17 @@ def _task_of(artifact: Artifact) -> Task:
 
 
 def _check_types(*arguments: tuple[str, object, type | tuple[type, ...], str]) -> None:
-    """Raise a :class:`PipelineError` for the first argument of none of its types; the text says what to give."""
+    """Raise a :class:`PipelineError` for the first argument of the wrong type; the text says what to give."""
     for name, value, types, remedy in arguments:
         if not isinstance(value, types):
             raise PipelineError(f"{name}={shortened(value)}: give {remedy}")
 
 
 def _one_by_one(texts: Any, column: str) -> Iterator[Any]:
-    """The texts in their order; a :class:`PipelineError` for a single text, a table, and what has no order.
+    """Yield the texts in order; a :class:`PipelineError` for a single text, a table, and anything without an order.
 
     Args:
-        column: how such texts are taken from a table.
+        column: how to take such texts from a table.
     """
     if isinstance(texts, str):
         raise PipelineError("texts is one text, where a list is needed: write predict([text])")

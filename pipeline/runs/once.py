@@ -1,4 +1,4 @@
-"""Whatever is trained is trained once: found finished, or made under a lock and found from then on."""
+"""Train every run once: take it from the ledger, or train it under a lock so that others find it."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Record = TypeVar("Record", covariant=True)
 
 
 class Trainable(Protocol[Record]):
-    """A run before it is made, and the record of what it was that it leaves behind."""
+    """A run that can be trained, and the record that it leaves."""
 
     workspace: Workspace
 
@@ -19,7 +19,7 @@ class Trainable(Protocol[Record]):
     def name(self) -> str: ...
 
     def finished(self) -> Record | None:
-        """The record, if everything the run leaves behind is still there."""
+        """The record, if everything that the run leaves is still there."""
 
     def train(self) -> Record: ...
 
@@ -30,14 +30,14 @@ class Made(Generic[Record]):
 
     record: Record
     is_new: bool
-    """Whether it was made now; else it was found finished."""
+    """Whether it was trained now rather than found finished."""
 
 
 def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
-    """The finished record: as it was left, or by training (from the last checkpoint, if there is one).
+    """The finished record: found, or made by training (from the last checkpoint, if there is one).
 
     Args:
-        force: train it again if it is finished; from the checkpoint only if that is of a call with ``force`` too.
+        force: train again even if finished; resume a checkpoint only if a call with ``force`` wrote it.
 
     Raises:
         RunBusy: another command is training the run.
@@ -46,7 +46,7 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     if not force and (record := on_main_process(run.finished)) is not None:
         on_main_process(lambda: ledger.tidy(run.name))
         return Made(record, is_new=False)
-    # Of the processes that train this run together, one holds the lock against other commands.
+    # If several processes train this run together, one holds the lock against other commands.
     with ExitStack() as held:
         on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
         if force:
@@ -55,7 +55,7 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
         elif (record := on_main_process(run.finished)) is not None:
             return Made(record, is_new=False)
         else:
-            # A command that needs no more than the record would take the checkpoint for one that was left behind.
+            # A command that needs only the record would mistake the checkpoint for an abandoned one.
             on_main_process(lambda: ledger.make_up_for_model(run.name))
         record = run.train()
         on_main_process(lambda: ledger.drop_checkpoint(run.name))

@@ -1,7 +1,8 @@
-"""Linear probes: how much of a task's labels what an encoder makes of its training rows explains.
+"""Linear probes: how well an encoder's features of the training rows explain a task's labels.
 
-They choose what a run starts as (:mod:`pipeline.runs.starting`), the gates of a fusion (:mod:`pipeline.runs.gates`) and
-the sources out of many (:mod:`pipeline.runs.ranking`) before anything is trained.
+They choose what a run starts from (:mod:`pipeline.runs.starting`), the gates of a fusion (:mod:`pipeline.runs.gates`)
+and
+its sources out of many (:mod:`pipeline.runs.ranking`) before training.
 """
 
 import time
@@ -30,23 +31,23 @@ from pipeline.training.predict import mean_outputs
 from pipeline.training.process_group import on_main_process
 
 TESTED_ROWS = 2000
-"""Training rows on which a source is tested, as a warm start or the first of a fusion; of more, a seeded sample. With
-1,000 rows a test on half of them misses sources that one with 2,000 finds."""
+"""Training rows on which a source is tested, as a warm start or as the first of a fusion. If there are more, a seeded
+sample. With 1,000 rows, a test on half of them misses sources that a test with 2,000 finds."""
 MOST_ROWS = 5000
-"""Training rows up to which :func:`probe_score` is worth its seconds: with more, training is hardly beaten by it."""
+"""Training rows up to which :func:`probe_score` is worth its seconds: with more, training nearly always wins."""
 
 
 def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
     """:func:`pipeline.stats.probe.explained_rows` of ``features``, (rows, features), for the labels of ``rows``.
 
-    It is the main process's in all processes. If each broke a near tie for itself, they could train unlike models.
+    All processes take the main process's result. If they broke a near tie differently, they could train unlike models.
     """
     classes = task.outputs if task.kind == "classes" else None
     return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
 
 
 class _Features(nn.Module):
-    """In place of a head with weights: what it would read."""
+    """Stands in for a head with weights and returns what that head would read."""
 
     def __init__(self, features: Features) -> None:
         super().__init__()
@@ -63,10 +64,10 @@ def _difference(u: Tensor, v: Tensor | None = None) -> Tensor:
 def sentence_vectors(
     candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> np.ndarray:
-    """As :func:`features_of`, with the adapter ``candidate`` or with none.
+    """As :func:`features_of`, with the adapter ``candidate``, or with none if it is None.
 
     Args:
-        recipe: of the task that the rows are of, resolved.
+        recipe: resolved for the task of the rows.
     """
     encoder = backbone.load()
     if candidate is not None:
@@ -83,7 +84,7 @@ def features_of(
     accelerator: Accelerator,
     features: Features = _difference,
 ) -> np.ndarray:
-    """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
+    """The head's inputs for ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
     assert recipe.encoding is not None and recipe.pooling is not None
     head = CosineHead() if recipe.head == "cosine" else _Features(features)
     vectors = mean_outputs(
@@ -99,7 +100,7 @@ def features_of(
 def solve_head(
     model: TransferModel, task: Task, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> None:
-    """Give the linear head of ``model`` the weights that :func:`pipeline.stats.probe.solve` finds on training rows.
+    """Set the linear head of ``model`` to the weights that :func:`pipeline.stats.probe.solve` finds on training rows.
 
     Args:
         recipe: resolved; its head is linear.
@@ -121,17 +122,17 @@ def solve_head(
 
 
 class ProbeScore(NamedTuple):
-    """What regression on the frozen backbone's vectors reaches on the rows that a run was trained and scored on."""
+    """The score of regression on the frozen backbone's vectors, on the rows that a run was trained and scored on."""
 
     dev: float
     seconds: float
 
 
 def probe_score(task: Task, data: TaskData, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> ProbeScore:
-    """The dev score of a solved probe; the same as that of a row of kind ``probe``.
+    """The dev score of a solved probe; equals that of a row of kind ``probe``.
 
     Args:
-        recipe: of a probe, resolved for ``task``.
+        recipe: a probe's, resolved for ``task``.
     """
     started = time.perf_counter()
     model = assemble(backbone.load().requires_grad_(False), recipe, task).to(accelerator.device)

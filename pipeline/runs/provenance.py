@@ -1,4 +1,4 @@
-"""What made a number: commit, versions, hardware."""
+"""Where a number comes from: commit, versions, hardware."""
 
 import platform
 import subprocess
@@ -14,7 +14,7 @@ from pipeline.training.process_group import process_count
 
 @cache
 def provenance() -> dict[str, Any]:
-    """The commit of this code and whether it was changed, versions, hardware: as they are at a process's first call."""
+    """The commit of this code, whether it was changed, versions and hardware, as found by a process's first call."""
     commit, dirty = commit_of(Path(__file__).parent)
     return {
         "pipeline": VERSION,
@@ -30,10 +30,9 @@ def provenance() -> dict[str, Any]:
 
 
 def commit_of(folder: Path) -> tuple[str | None, bool | None]:
-    """The commit that a folder's files are of, and whether a file of that repository was changed since.
+    """The commit of a folder's files, and whether any tracked file of the repository has changed since.
 
-    Files that git does not track change nothing. Both are None where it tracks none of the folder's, as in an
-    environment that lies within a checkout.
+    Both are None if git tracks none of the folder's files, as in an environment within a checkout.
     """
     if not _git(folder, "ls-files", "."):
         return None, None

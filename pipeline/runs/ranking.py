@@ -1,8 +1,8 @@
-"""Which of many adapters a fusion should mix, as linear probes rank them before anything is trained.
+"""Linear probes rank many adapters before training, to choose those that a fusion should mix.
 
-Probing what an adapter makes of the target's rows ranks sources nearly as training with each does (Poth, Pfeiffer,
-Rücklé, Gurevych 2021). Of a large store, all adapters are first probed at their bottlenecks alone
-(:mod:`pipeline.methods.units`); those that look best are then run whole.
+Probing the target's rows through an adapter ranks sources nearly as well as training with each of them (Poth, Pfeiffer,
+Rücklé, Gurevych 2021). In a large store, all adapters are first probed at their bottlenecks only
+(:mod:`pipeline.methods.units`); the best of these then run as whole models.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ from pipeline.system.errors import PipelineError, few
 from pipeline.system.streams import notice
 
 RANKED_ROWS = 256
-"""Training rows that a probe reads; of more, a seeded sample."""
+"""Training rows for a probe. If there are more, it reads a seeded sample."""
 WHOLE = 16
-"""Adapters that are run whole, at least; twice as many as are wanted, if that is more."""
+"""Minimum number of adapters that run as whole models; twice as many as are wanted, if that is more."""
 _BATCH = 16
 
 
@@ -44,11 +44,11 @@ def best_sources(
     backbone: Backbone,
     accelerator: Accelerator,
 ) -> list[Artifact]:
-    """The ``count`` adapters of other tasks that linear probes of ``task`` read best, in the order of ``candidates``.
+    """The ``count`` adapters of other tasks on which linear probes of ``task`` do best, in the order of ``candidates``.
 
     Args:
-        candidates: intact adapters of this backbone, one a task.
-        recipe: of the fusion, resolved for ``task``.
+        candidates: intact adapters of this backbone, one per task.
+        recipe: the fusion's, resolved for ``task``.
         rows: labelled training rows of ``task``.
 
     Raises:
@@ -86,7 +86,7 @@ def best_sources(
 
 
 def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) -> list[Artifact]:
-    """The ``count`` that fit best, in their order; of equal ones the first."""
+    """The ``count`` that fit best, in their original order; on a tie the first."""
     best = sorted(range(len(fits)), key=lambda place: -fits[place])[:count]
     return [candidates[place] for place in sorted(best)]
 
@@ -94,15 +94,15 @@ def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) 
 def _units(
     candidates: Sequence[Artifact], recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> Iterator[np.ndarray]:
-    """For each candidate its units on ``rows`` beside the bare backbone's sentence vectors, (rows, features).
+    """Each candidate's units on ``rows`` beside the bare backbone's sentence vectors, (rows, features).
 
-    With these, adapters ranked more like their whole models do than by their units alone.
+    With these vectors, the ranking is closer to that of the whole models than with the units alone.
     """
     assert recipe.pooling is not None
     reader = UnitReader(backbone.load().to(accelerator.device), [modules_of(each) for each in candidates])
     (split,) = splits_of(rows, recipe, backbone.tokenizer, both_orders=False)
     inputs, pairs = (split, None) if split.b is None else sentences_of(split, np.arange(len(split)))
-    order = np.argsort(inputs.lengths, kind="stable")  # inputs of like length share a batch
+    order = np.argsort(inputs.lengths, kind="stable")  # inputs of similar length share a batch
     vectors, units = list[Tensor](), list[list[Tensor]]()
     for first in range(0, len(order), _BATCH):
         batch = collate(inputs, order[first : first + _BATCH], backbone.tokenizer.pad_token_id)

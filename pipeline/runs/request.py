@@ -1,4 +1,4 @@
-"""What is to be trained: the request, before anything is read or built, and its parts resolved for their tasks."""
+"""What to train: the request, before anything is read or built, and its parts resolved for their tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pipeline.training.process_group import process_count
 
 Key = TypeVar("Key", str, Task)
 
-# The settings that each task has of its own; the others concern the one model and its training.
+# The settings that may differ between the tasks of a run; the others concern the one model and its training.
 _OWN = OF_PREDICTION.union(
     ("encoding", "pooling", "pair_order", "average_orders", "max_length", "truncation", "batch_size", "extra"),
     ("permute_labels", "head_dropout", "vector_dropout", "class_weights", "label_smoothing", "loss_weight"),
@@ -24,7 +24,7 @@ _OWN = OF_PREDICTION.union(
 
 
 class Part(NamedTuple, Generic[Key]):
-    """A task to train on, or its name. In a request its recipe is as it was given, in a run resolved for the task."""
+    """A task to train on, or its name. A request has the recipe as given, a run the recipe resolved for the task."""
 
     task: Key
     recipe: Recipe
@@ -33,37 +33,37 @@ class Part(NamedTuple, Generic[Key]):
 
 
 Parts = Mapping[str, Part[Task]]
-"""What a run trains on: the part of each task by its name, in their order."""
+"""The parts of a run by task name, in order."""
 
 
 def first_of(parts: Parts) -> Part[Task]:
     """The part of the only task, or of the first of several.
 
-    In all that concerns the encoder and its training the recipes of a run agree, so the first says it for all; what a
-    task may have of its own is in :data:`_OWN`.
+    All recipes of a run share encoder and training settings, so the first will do. The settings that may differ between
+    tasks are in :data:`_OWN`.
     """
     return next(iter(parts.values()))
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is to be trained. Equal requests on equal data and backbone are one run."""
+    """What to train. Equal requests on equal data and backbone are one run."""
 
     kind: Method
     parts: tuple[Part[Task], ...]
     """One task, or for joint training several."""
     seed: int
     adapters: tuple[Artifact, ...] = ()
-    """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
-    warm-started from, or the one that it continues."""
+    """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that may
+    warm-start it, or the one that it continues."""
     in_turn: bool = False
-    """An adapter starts as the one in ``adapters``, without a choice: it was named, or goes through tasks in turn."""
+    """Start from the adapter in ``adapters`` without choosing: it was named, or the run goes through tasks in turn."""
     start: RunRecord | None = None
-    """The fine-tuning whose backbone is tuned further: of sequential fine-tuning, or before joint training. For full
-    fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
+    """The fine-tuning to continue: for sequential fine-tuning, or before joint training. For full fine-tuning the
+    linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
-    """Keep the trained weights of the whole model: another run starts from them, or they are to predict. What is kept
-    of an adapter or a fusion is always its artifact alone."""
+    """Keep the trained weights of the whole model, because another run starts from them or they will predict. An
+    adapter or a fusion always keeps only its artifact."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -76,21 +76,21 @@ class RunRequest:
 
     @property
     def probe(self) -> RunRecord | None:
-        """The linear probe whose head it starts with, if any."""
+        """The linear probe whose head the run starts with, if any."""
         return self.start if self.start is not None and KINDS[self.kind].takes == "head" else None
 
     def may_be_warm_started(self, recipe: Recipe) -> bool:
-        """Whether ``adapters`` are those that the model may start as, by its resolved ``recipe``."""
+        """Whether ``adapters`` are candidates for a warm start under the resolved ``recipe``."""
         return bool(self.adapters) and (self.kind == "adapter" or recipe.form.warm_starts_own)
 
 
 def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
-    """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
+    """The parts of ``request`` by task name, in order; checked to fit one model.
 
     Raises:
-        PipelineError: a recipe does not fit its task; for joint training also: no task, one named twice, recipes that
-            differ in more than a task may have of its own or that train what tasks cannot share; in several processes
-            gradient surgery, L2-SP of several tasks, or a task that trains nothing.
+        PipelineError: a recipe does not fit its task. For joint training also: no task; a task named twice; recipes
+            that differ in shared settings or train what tasks cannot share; in several processes gradient surgery,
+            L2-SP of several tasks, or a task that trains nothing.
     """
     joint = KINDS[request.kind].is_joint
     ordered = sorted(request.parts, key=lambda part: part.task.name)
@@ -99,7 +99,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
         raise PipelineError("merge: only a row of method merge in a study merges adapters: leave it out")
     if joint:
         if len(parts) == 1:
-            # There is nothing to mix, to combine or to split.
+            # Nothing to mix, combine or split.
             inert = parts[0].recipe.changed(
                 {
                     "mixing": "simultaneous",
@@ -126,10 +126,10 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
             yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"
     if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
         yield "gradient_surgery works in one process only: launch one, or leave it out"
-    # Processes expect no gradient of heads that a step's last forward pass left out, and the penalty gives them one.
+    # DDP expects no gradient for heads outside a step's last forward pass, but the penalty gives them one.
     if process_count() > 1 and len(parts) > 1 and any(recipe.l2_sp for recipe in recipes):
         yield "l2_sp of several tasks works in one process only: launch one, or leave it out"
-    # Processes add up gradients at the end of a step's last backward pass, and such a task has none.
+    # DDP sums gradients at the end of a step's last backward pass, and such a task has none.
     idle = [part.task.name for part in parts if part.recipe.trainable == "head" and part.recipe.head == "cosine"]
     if process_count() > 1 and idle:
         yield f"{', '.join(idle)}: a cosine on a frozen backbone trains nothing, so launch one process, or leave it out"

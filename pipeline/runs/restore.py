@@ -28,12 +28,12 @@ def restore(
     """The model of an artifact, or of a run that kept its weights; frozen, in evaluation mode.
 
     Args:
-        task: of several tasks' model, the one that is wanted.
-        drop_layers: layers of an artifact whose modules are left out.
+        task: the task to answer for, if the model has several.
+        drop_layers: layers in which an artifact's modules are left out.
 
     Raises:
-        PipelineError: it is damaged, was trained on another backbone or when the task meant something else, an adapter
-            of a fusion is missing, or no layer keeps its modules.
+        PipelineError: it is damaged, was trained on another backbone or when the task had another meaning, lacks an
+            adapter of its fusion, or no layer keeps its modules.
     """
     if isinstance(trained, RunRecord):
         return restore_weights(trained, [task], workspace).of(task.name)
@@ -59,13 +59,13 @@ def restore(
 
 
 def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Workspace:
-    """The workspace on the backbone that ``trained`` names, where the command names none (its name is empty)."""
+    """The workspace on the backbone that ``trained`` names, if the command names none (its name is empty)."""
     if workspace.backbone_name:
         return workspace
     name = trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
     own = workspace.on(name)
     try:
-        own.backbone  # noqa: B018  (opened here, where it is known who named it)
+        own.backbone  # noqa: B018  (opened here, where the source of the name is known)
     except PipelineError as error:
         raise PipelineError(f"{error}. The model was trained on it: give its folder or Hub id (--backbone)") from error
     return own
@@ -80,8 +80,8 @@ def restore_together(
     """One frozen model that answers for several tasks in one forward pass; raises as :func:`restore`.
 
     Args:
-        trained: one a task: adapters at the same sites that read the same inputs, or throughout the one jointly trained
-            run whose tasks these are. The caller sees to that.
+        trained: one per task: adapters at the same sites that read the same inputs, or for all tasks the one jointly
+            trained run. The caller must ensure this.
     """
     first = trained[0]
     if isinstance(first, RunRecord):
@@ -106,14 +106,14 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
     """The whole model of a run that kept its weights beside its record; see :func:`restore`.
 
     Args:
-        tasks: those of its tasks that it is wanted for, as they are now.
+        tasks: the wanted tasks, as they are defined now.
     """
     backbone = workspace.backbone_for(*map(record.recipe_of, record.trained_on))
     _check_backbone(record.backbone_weights, record.backbone, backbone, record.run)
     wanted = {task.name: task for task in tasks}
     parts = {}
     for name in record.trained_on:
-        # A task that is not wanted may no longer be described anywhere else; the model does not depend on its columns.
+        # An unwanted task may no longer be described anywhere else; the model does not depend on its columns.
         then = task_of(record, name)
         task = wanted.get(name, then)
         check_meaning(then.meaning, then.is_pair, task, record.run, record.kind)
@@ -124,10 +124,10 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
 
 
 def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> TransferModel:
-    """The model of a finished run, frozen, in evaluation mode; of several tasks', that of ``task``.
+    """The model of a finished run, frozen, in evaluation mode; if it has several tasks, the one for ``task``.
 
     Raises:
-        PipelineError: it was not kept, or as :func:`restore`.
+        PipelineError: the model was not kept, or as :func:`restore`.
     """
     kept: Artifact | RunRecord | None = record
     if record.artifact_digest is not None:
@@ -137,19 +137,19 @@ def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> Transfer
     if kept is None:
         raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
     model = restore(kept, task, workspace)
-    if model.task is not None:  # the caller may run the backbone alone: only this task's modules are to be active
+    if model.task is not None:  # the caller may run the backbone alone, so activate only this task's modules
         activate(model.backbone, model.task)
     return model
 
 
 def task_of(record: RunRecord, name: str) -> Task:
-    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
+    """Task ``name`` of a run as its record describes it, without the task's file or data."""
     meaning, pair = record.described(name)["meaning"], bool(record.score(name).pair)
     return Task.parse(described(name, meaning, pair), f"run {record.run}, task '{name}'")
 
 
 def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:
-    """The layers without modules, the artifact's own and ``drop_layers``, of an artifact that can be restored."""
+    """The layers without modules (the artifact's own and ``drop_layers``), once the artifact is checked."""
     manifest, recipe = artifact.manifest, artifact.manifest.recipe
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
@@ -162,7 +162,7 @@ def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tu
 
 
 def _why_not_trained(manifest: Manifest, task: Task, backbone: Backbone) -> str:
-    """Why no training ends with this manifest's recipe, which may be anybody's; empty if one does."""
+    """Why no training can produce this manifest, which may come from anyone; empty if one can."""
     recipe = manifest.recipe
     if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
         return f"its recipe is not a trained {manifest.kind}'s"

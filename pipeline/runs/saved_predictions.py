@@ -1,4 +1,4 @@
-"""What finished runs predicted, as the ledger keeps it: the same rows of each, checked."""
+"""Predictions of finished runs from the ledger, checked to be for the same rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,12 +22,12 @@ from pipeline.system.errors import PipelineError, noted, raise_all
 
 @dataclass(frozen=True)
 class SavedPredictions:
-    """What runs predicted for the B rows that they share."""
+    """Predictions of several runs for the B rows that they share."""
 
     rows: pd.DataFrame
     """``id``, ``label`` and, where known, ``group``."""
     is_dev: np.ndarray
-    """(B,): the other rows are only scored."""
+    """(B,): which rows are dev; the others are only scored."""
     by_run: dict[str, Prediction]
 
     @property
@@ -37,7 +37,7 @@ class SavedPredictions:
     def join(
         self, task: Task, choosing: np.ndarray, rule: EnsembleRule, best: int, most: int | None = None
     ) -> "Joined":
-        """An ensemble of the runs; arguments as those of :func:`pipeline.stats.ensembling.join`."""
+        """Combine the runs into an ensemble; arguments as for :func:`pipeline.stats.ensembling.join`."""
         runs, predictions = [*self.by_run], [*self.by_run.values()]
         joined = join(predictions, self.labels, choosing, task.metric, rule, best, most)
         weights = {runs[index]: weight for index, weight in joined.weights.items()}
@@ -49,7 +49,7 @@ class SavedPredictions:
 
 
 class Joined(NamedTuple):
-    """An ensemble: the weights of the runs that take part, and what they predict together, also as a table."""
+    """An ensemble: the weights of the runs that take part, and their joint prediction, also as a table."""
 
     weights: dict[str, float]
     prediction: Prediction
@@ -57,7 +57,7 @@ class Joined(NamedTuple):
 
 
 def saved_predictions(records: Mapping[str, RunRecord], task: Task, ledger: Ledger) -> SavedPredictions:
-    """The predictions of all runs; a :class:`PipelineError` if those of one cannot be read or are of other rows."""
+    """The predictions of all runs; a :class:`PipelineError` if one cannot be read or is for other rows."""
     saved, problems = readable_predictions(records.values(), task, ledger)
     raise_all("saved predictions", problems)
     assert saved is not None
@@ -67,9 +67,9 @@ def saved_predictions(records: Mapping[str, RunRecord], task: Task, ledger: Ledg
 def readable_predictions(
     records: Iterable[RunRecord], task: Task, ledger: Ledger
 ) -> tuple[SavedPredictions | None, list[str]]:
-    """The predictions of the runs whose predictions can be read and are of the same rows as most; why others are not.
+    """The predictions of the runs that are readable and are for the same rows as most; and why the others are left out.
 
-    Between equally many, those of the runs that come first.
+    On a tie, the rows of the runs that come first.
     """
     tables: dict[str, pd.DataFrame] = {}
     rows: dict[str, tuple[Any, ...]] = {}
@@ -95,7 +95,7 @@ def readable_predictions(
 
 
 def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
-    """The saved predictions of a run, with ``is_dev``; a :class:`PipelineError` if they are none of such a task."""
+    """Read a run's saved predictions, with ``is_dev``; a :class:`PipelineError` if they do not fit ``task``."""
     parts = {split: ledger.predictions(run, task.name, split) for split in ("dev", "test")}
     marked = [table.assign(is_dev=split == "dev") for split, table in parts.items() if len(table)]
     if not marked:
@@ -112,7 +112,7 @@ def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
 
 
 def _probabilities_of(task: Task) -> list[str]:
-    """The columns with the probabilities of the classes; none of a task of scores."""
+    """The probability columns of the classes; none for a task of scores."""
     return [f"probability_{number}" for number in range(len(task.classes))]
 
 

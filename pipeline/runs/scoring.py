@@ -28,19 +28,19 @@ from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
 
 TRAIN_ROWS = 1000
-"""Most training rows of a task that are scored."""
+"""Maximum number of training rows of a task that are scored."""
 COSINE_ROWS = 1000
-"""Most rows of dev that tell whether a cosine head would read two classes in the wrong order."""
+"""Maximum number of dev rows to test whether a cosine head reads two classes in the wrong order."""
 
 
 class Scoring:
-    """How a model of a resolved ``recipe`` is scored on labelled ``rows`` of ``task``: dev, which chooses.
+    """Scores a model of a resolved ``recipe`` on labelled ``rows`` of ``task``: dev, which selects.
 
-    ``test`` is the same of the test rows, where dev only chooses.
+    ``test`` scores the test rows the same way, if dev only selects.
     """
 
     extend: Extend | None = None
-    """Adds to a batch what is known of its inputs."""
+    """Adds known layer outputs to a batch."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Scoring:
         self.test = None if test is None else Scoring(task, test, recipe, backbone, accelerator)
 
     def predict(self, model: TransferModel) -> Prediction:
-        """Predictions for every row; all processes take part and have them."""
+        """Predictions for every row; all processes take part and receive them."""
         return self.objective.predict(self._outputs(model))
 
     def predict_choosing(self, model: TransferModel) -> Prediction:
-        """The same; a head whose threshold is tuned first gets the one that does best on these rows."""
+        """As :meth:`predict`, after tuning the head's threshold on these rows if it has one."""
         outputs = self.choose_threshold(model)
         return self.predict(model) if outputs is None else self.objective.predict(outputs)
 
     def choose_threshold(self, model: TransferModel) -> Tensor | None:
-        """Give a head whose threshold is tuned the one that does best on these rows; returns the model's outputs then.
+        """Tune the head's threshold on these rows; returns the model's outputs for them.
 
-        None, and nothing is computed, if its head has none.
+        Returns None, without computing anything, if the head has no tuned threshold.
         """
         head = model.head
         if not isinstance(head, CosineHead) or head.threshold is None:
@@ -85,9 +85,9 @@ class Scoring:
         return outputs - head.threshold.item()
 
     def reads_classes_reversed(self, model: TransferModel) -> bool:
-        """Whether pairs of the class that a cosine head does not read as similar have the higher cosine.
+        """Whether pairs of the class that a cosine head should read as dissimilar have the higher cosine.
 
-        By the test of Mann and Whitney at a level of one in a thousand, as no one asked for it.
+        Uses the Mann-Whitney test at a level of 0.001, since nobody asked for the check.
         """
         cosine, labels = self._outputs(model).squeeze(-1).double().numpy(), self.rows["label"].to_numpy()
         first, second = cosine[labels == 0], cosine[labels == 1]
@@ -111,10 +111,10 @@ class Scoring:
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
 
     def scored(self, prediction: Prediction, tested: Prediction | None = None) -> tuple[TaskScore, pd.DataFrame]:
-        """The scores of a prediction for dev and of one for ``test``, and their table.
+        """The scores of a dev prediction and of a ``test`` prediction, and their table.
 
-        Rows of a split that share texts have one number in its column ``group``. Where there are both splits, column
-        ``split`` says which row is of which.
+        Rows of a split that share texts have the same number in column ``group``. With both splits, column ``split``
+        says which one a row is from.
         """
         reached = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
         table = prediction_table(self.rows.assign(group=group_numbers(self.rows)), prediction)
@@ -126,7 +126,7 @@ class Scoring:
         return reached.model_copy(update={"test": of_test.dev, "test_rows": of_test.rows}), joined
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
-        """What a backbone reads of all rows, in batches of like length on its device."""
+        """The backbone's inputs for all rows, in batches of similar length on its device."""
         split = self.splits[0]
         for rows in evaluation_order(split.lengths, self._batch_size):
             batch = collate(split, rows, self._pad_token_id)
@@ -134,22 +134,22 @@ class Scoring:
 
 
 class Evaluations:
-    """Scores ``model`` for ``fit``, and keeps each prediction: that of the best epoch need not be made again."""
+    """Scores ``model`` for ``fit`` and keeps the predictions, so that the best epoch's need not be made again."""
 
     def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
         self._model, self._scorings = model, scorings
         self._kept: list[dict[str, Prediction]] = []
 
     def __call__(self, _: object) -> Scores:
-        """The dev score of the only task, or of each."""
+        """The dev score; for several tasks a dict by task."""
         self._kept.append(self._predict())
         scores = {name: self._scorings[name].value(each) for name, each in self._kept[-1].items()}
         return scores if len(scores) > 1 else next(iter(scores.values()))
 
     def best(self, fitted: Progress) -> dict[str, Prediction]:
-        """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
+        """Predictions at the kept epoch, made again from the kept weights if an earlier process scored that epoch."""
         if any(scoring.tunes for scoring in self._scorings.values()):
-            return self._predict()  # the thresholds are those of the last epoch, not of the kept one
+            return self._predict()  # the tuned thresholds are of the last epoch, not of the kept one
         number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
         number -= len(fitted.curve) - len(self._kept)
         return self._kept[number] if number >= 0 else self._predict()
@@ -159,9 +159,9 @@ class Evaluations:
 
 
 class TrainScores:
-    """A companion of training that scores the model on training rows where dev is scored.
+    """A companion of training that scores the model on training rows whenever dev is scored.
 
-    Of a task with more than ``TRAIN_ROWS`` it is a sample, the same for all runs on the same rows.
+    It samples tasks with more than ``TRAIN_ROWS`` rows, identically for all runs on the same rows.
     """
 
     def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
@@ -175,7 +175,7 @@ class TrainScores:
         pass
 
     def measured(self) -> dict[str, float | None]:
-        """``train_<task>`` for each."""
+        """``train_<task>`` for each task."""
         scores = {name: each.value(each.predict(self._model.of(name))) for name, each in self._scorings.items()}
         return {f"train_{name}": value for name, value in scores.items()}
 
@@ -186,7 +186,7 @@ class TrainScores:
 def score_again(
     encoder: PreTrainedModel, start: RunRecord, workspace: Workspace, accelerator: Accelerator
 ) -> tuple[TaskScore, pd.DataFrame]:
-    """Score and predictions of ``encoder`` on the rows that ``start`` was scored on, with the head it had there.
+    """Score ``encoder`` on the rows that ``start`` was scored on, with the head from there; also the predictions.
 
     Args:
         encoder: tuned further after ``start``; it is made lean for the pooling of that task.
@@ -207,9 +207,9 @@ def score_again(
 def splits_of(
     rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool, cached: bool = True
 ) -> list[TokenisedSplit]:
-    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round.
+    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair swapped.
 
-    Unless they are ``cached``, their tokens are not kept on disk for another time.
+    Unless ``cached``, the tokens are not saved to disk.
     """
     assert recipe.encoding is not None and recipe.max_length is not None
     orders = [rows, swapped(rows)] if both_orders else [rows]
@@ -229,7 +229,7 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
 
 
 def reversed_note(task: Task, similar: CosineSimilar) -> str:
-    """What to do where a cosine head would read the wrong one of two classes as similar."""
+    """Advice if a cosine head would read the wrong one of two classes as similar."""
     wrong, right = task.classes if similar == "first" else task.classes[::-1]
     return (
         f"{task.name}: texts of '{right}' are more similar than those of '{wrong}', but a cosine head reads '{wrong}'"

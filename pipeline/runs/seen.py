@@ -1,8 +1,8 @@
-"""Rows that a model and its sources were trained or selected on: on these, its score says less about new texts.
+"""Rows that a model and its sources were trained or selected on; a score on these says less about new texts.
 
-A model keeps hashes of them in ``seen.parquet``, beside its artifact's manifest or its run's weights. So the rows are
-known wherever the model goes, and whatever became of the splits or of its sources. Whoever has a text can tell from
-its hash whether the model was trained on it.
+A model keeps their hashes in ``seen.parquet``, beside its artifact's manifest or its run's weights. So they are known
+wherever the model goes, whatever became of the splits or the sources. Anyone who has a text can tell from its hash
+whether the model was trained on it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.reading import check_regular, present, reading
 
 Use = Literal["trained", "selected", "unknown"]
-"""What a model did with a row of a task; unknown: the task's model was made before models kept hashes."""
+"""What a model used a row of a task for; unknown: the model was made before models kept hashes."""
 
 
 def seen_rows(data: Mapping[str, TaskData], sources: Sequence[SourceRun], workspace: Workspace) -> pd.DataFrame:
-    """What a model is to keep: ``task``, ``use`` and ``hash`` of the rows of its sources, then of its ``data``."""
+    """The table that a model keeps: ``task``, ``use`` and ``hash`` of the rows of its sources, then of its ``data``."""
     tables = [*(seen_by(source.task, source.run, workspace) for source in sources), *_of_data(data)]
     return pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
 
 
 def _of_data(data: Mapping[str, TaskData]) -> Iterator[pd.DataFrame]:
     for name, rows in data.items():
-        sizes = [added.rows for added in rows.added.values()]  # they follow the task's own rows
+        sizes = [added.rows for added in rows.added.values()]  # added rows follow the task's own
         ends = np.cumsum([len(rows.train) - sum(sizes), *sizes])[:-1]
         for task, hashes in zip((name, *rows.added), np.split(row_hashes(rows.train), ends), strict=True):
             yield _table(task, "trained", hashes)
@@ -44,7 +44,7 @@ def _table(task: str, use: Use, hashes: np.ndarray) -> pd.DataFrame:
 
 
 def seen_by(task: str, run: str, workspace: Workspace) -> pd.DataFrame:
-    """What the model of ``run`` for ``task`` keeps (:func:`seen_rows`); of one without the file, that it is unknown.
+    """The table of the model of ``run`` for ``task`` (:func:`seen_rows`); if it has no file, its rows are ``unknown``.
 
     Raises:
         PipelineError: the file is damaged.
@@ -60,12 +60,12 @@ def seen_by(task: str, run: str, workspace: Workspace) -> pd.DataFrame:
 
 
 def keep_seen(run: str, table: pd.DataFrame, workspace: Workspace) -> None:
-    """Write what :func:`seen_by` reads, for a run that keeps its weights beside its record."""
+    """Write the table that :func:`seen_by` reads, for a run that keeps its weights beside its record."""
     write_table(table, workspace.ledger.folder(run) / SEEN)
 
 
 def overlap(rows: pd.DataFrame, seen: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
-    """Which ``rows`` (n,) have a text that was ``seen``, by its task there and its use; for unknown ones none."""
+    """Which ``rows`` (n,) share a text with ``seen``, by the task and use there; ``unknown`` rows are left out."""
     hashes = row_hashes(rows)
     groups = seen.groupby(["task", "use"], sort=False)["hash"]
     return {(str(task), str(use)): np.isin(hashes, group.to_numpy()) for (task, use), group in groups}
@@ -74,10 +74,10 @@ def overlap(rows: pd.DataFrame, seen: pd.DataFrame) -> dict[tuple[str, str], np.
 def seen_notes(
     target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, option: str
 ) -> Iterator[str]:
-    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, and what to do.
+    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, with advice.
 
     Args:
-        option: what names an adapter in the command that takes the sources; unnamed, the same one may be taken again.
+        option: how the command that takes the sources names an adapter; without it, the same one may be taken again.
     """
     if not sources:
         return
@@ -97,7 +97,7 @@ def seen_notes(
 
 
 def overlap_notes(name: str, data: TaskData) -> Iterator[str]:
-    """Which training rows of task ``name`` also stand in dev or test, in words, and what came of them."""
+    """Say which training rows of task ``name`` also occur in dev or test, and whether they were dropped."""
     for other, rows in data.dropped.items():
         yield f"{name}: {rows} training rows that also occur in dev or test of {other} are left out"
     for other, added in data.added.items():

@@ -1,4 +1,4 @@
-"""Which adapters of the store a fusion is made of, and which ones a new adapter may be warm-started from."""
+"""Which adapters of the store a fusion mixes, and from which ones a new adapter may be warm-started."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few, raise_all
 from pipeline.system.streams import notice
 
-# How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
+# Settings of the target's predictions and rows, which adapters of other tasks do not take over.
 _TARGETS = OF_PREDICTION.union(("extra", "permute_labels"))
 
 Verdict = tuple[Artifact, str | None]
@@ -30,11 +30,11 @@ class SourceName:
     run: str | None = None
 
     def means(self, adapter: Manifest) -> bool:
-        """Whether ``adapter`` is the one, or one of those that it may stand for."""
+        """Whether ``adapter`` is the named one, or one that the name may stand for."""
         return adapter.task == self.task and self.run in (None, adapter.run)
 
     def missing_in(self, workspace: Workspace) -> str:
-        """The problem that the store has no such adapter."""
+        """The problem that the store lacks this adapter."""
         return f"no adapter {f'{self.run} ' if self.run else ''}in {workspace.store_root}"
 
 
@@ -56,10 +56,10 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--sources") ->
 
 
 def best_count(text: str) -> int | None:
-    """N of ``best:N``, which names the N adapters that fit a target best; None if ``text`` names tasks.
+    """N of ``best:N``, which selects the N adapters that fit a target best; None if ``text`` names tasks.
 
     Raises:
-        PipelineError: N is no number of adapters.
+        PipelineError: N is not a valid number of adapters.
     """
     word, colon, number = text.strip().partition(":")
     if word != BEST:
@@ -72,8 +72,8 @@ def best_count(text: str) -> int | None:
 class Fusion:
     """A fusion for ``task`` whose adapters are yet to be chosen.
 
-    ``encoding`` is how its adapters must encode pairs: as the target does. A target with one text says nothing about
-    its partners' pairs; then the recipe does, or cross.
+    ``encoding`` is how its adapters must encode pairs: the same way as the target. If the target has one text, the
+    recipe decides, by default cross.
     """
 
     def __init__(self, task: Task, recipe: Recipe, workspace: Workspace) -> None:
@@ -85,11 +85,11 @@ class Fusion:
     def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
         """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
 
-        Of several adapters of a task: the one named, else one that leaves out the recipe's layers and no more, then the
-        same seed, then the best dev score. Without ``names`` every task with an adapter that fits takes part.
+        If a task has several adapters: the named one, else one that leaves out exactly the recipe's layers, then the
+        same seed, then the best dev score. Without ``names``, every task with a suitable adapter takes part.
 
         Raises:
-            PipelineError: one is missing or does not fit, with the command that makes it.
+            PipelineError: one is missing or does not fit; the message gives the command that trains it.
         """
         verdicts = self._verdicts()
         fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
@@ -103,10 +103,10 @@ class Fusion:
         return tuple(map(self.workspace.store.current, chosen))
 
     def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
-        """What is fused where ``sources`` are named: these, and the target's own adapter if the recipe takes that.
+        """The adapters to fuse: ``sources``, and the target's own adapter if the recipe takes it.
 
         Raises:
-            PipelineError: they are the target alone.
+            PipelineError: ``sources`` names only the target.
         """
         others = [name for name in sources if name.task != self.task.name]
         if not others:
@@ -115,9 +115,9 @@ class Fusion:
         return [*others, *own] if self._takes_own else others
 
     def missing(self, names: Sequence[SourceName]) -> dict[str, str | None]:
-        """The tasks of ``names`` that have no adapter in the store that fits, and why the one there does not, if any.
+        """The tasks of ``names`` without a suitable adapter in the store, with the reason if there is an unsuitable one.
 
-        One that is named with its run is not missing: it cannot be trained anew.
+        An adapter that is named with its run never counts as missing, because it cannot be trained again.
         """
         verdicts, reasons = _by_task(self._verdicts()), dict[str, str | None]()
         for name in names:
@@ -131,15 +131,15 @@ class Fusion:
         return reasons
 
     def adapter_recipe(self, task: Task) -> Recipe:
-        """The recipe for an adapter of ``task`` that this fusion lacks: what of the fusion's has an effect on it.
+        """The recipe for a missing adapter of ``task``: the fusion's settings that affect an adapter.
 
-        How predictions for the target are made is the target's alone.
+        Settings of the target's predictions are left out.
         """
         others = {} if task.name == self.task.name else {key: Recipe().flat()[key] for key in _TARGETS}
         return self.recipe.changed({"trainable": "adapter", "encoding": self.encoding, **others})
 
     def check(self, names: Sequence[SourceName], planned: Mapping[str, Recipe], seed: int) -> None:
-        """Raise what can be known to be wrong with a fusion of ``names`` before its missing adapters are trained.
+        """Raise every mistake in a fusion of ``names`` that can be found before the missing adapters are trained.
 
         Args:
             planned: resolved recipes of the missing adapters, by task.
@@ -176,7 +176,7 @@ class Fusion:
             )
 
     def request(self, chosen: Sequence[Artifact], *, seed: int, limit: int | None) -> RunRequest:
-        """The request to fuse ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
+        """The request to fuse ``chosen``; layers that they leave out get no fusion.
 
         Raises:
             PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
@@ -197,7 +197,7 @@ class Fusion:
 
     def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
         own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
-        # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
+        # An adapter with more layers than the fusion fits; one that lacks a layer of the others does not.
         return _preference(manifest, seed, own == wanted, own <= wanted)
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
@@ -219,11 +219,11 @@ class Fusion:
 def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
     """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
 
-    Of several of a task the one with the same seed, then the best dev score; one of permuted labels comes last, with a
-    note if it is not named.
+    If a task has several, the one with the same seed, then the best dev score; one with permuted labels comes last,
+    with a note unless it is named.
 
     Raises:
-        PipelineError: none fits, or one named does not; with the reason.
+        PipelineError: none fits, or a named one does not; the message says why.
     """
     recipe = workspace.resolve(recipe, task)
     if recipe.adapter.kind not in BOTTLENECKS:
@@ -255,7 +255,7 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
 
 
 def _tell_controls(chosen: Iterable[Artifact], names: Iterable[SourceName]) -> None:
-    """Say which of the ``chosen`` adapters are of permuted labels, but for those that ``names`` has with their run."""
+    """Name the ``chosen`` adapters with permuted labels, except those that ``names`` lists with their run."""
     named = {name.run for name in names}
     for made in (artifact.manifest for artifact in chosen):
         if made.recipe.permute_labels and made.run not in named:
@@ -266,13 +266,13 @@ def _tell_controls(chosen: Iterable[Artifact], names: Iterable[SourceName]) -> N
 
 
 def _preference(manifest: Manifest, seed: int, *fits: bool) -> tuple[Any, ...]:
-    """What makes one of several adapters of a task preferable: that of the best one is the largest.
+    """A sort key for the adapters of a task; the best one has the largest.
 
     Args:
         seed: of the run that takes it.
         fits: how well it fits that run, which counts more than its seed and score.
     """
-    is_real = not manifest.recipe.permute_labels  # a control stands only where it is all there is, or named
+    is_real = not manifest.recipe.permute_labels  # a control is taken only if it is named or the only one
     return is_real, *fits, manifest.seed == seed, *manifest.rank
 
 
@@ -283,9 +283,9 @@ def _choose(
     preference: Callable[[Manifest], tuple[Any, ...]],
     problem: Callable[[SourceName, Sequence[Verdict]], str],
 ) -> list[Artifact]:
-    """The adapters by task, for each name the preferred one of those that can be used; raises where there is none.
+    """For each name the preferred usable adapter, by task; raises if there is none.
 
-    A name's ``problem`` is found among the adapters that it may stand for.
+    ``problem`` explains a name's failure from the adapters that it may stand for.
     """
     chosen, problems, by_task = [], [], _by_task(verdicts)
     for name in names:
@@ -299,7 +299,7 @@ def _choose(
 
 
 def _by_task(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
-    """The verdicts on the adapters of each task; none on a task without adapters."""
+    """The verdicts on the adapters of each task; none for a task without adapters."""
     verdicts_of = defaultdict[str, list[Verdict]](list)
     for verdict in verdicts:
         verdicts_of[verdict[0].manifest.task].append(verdict)
@@ -307,17 +307,17 @@ def _by_task(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
 
 
 def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
-    """Why an artifact is none of the backbone with these weights, or None if it is; names of backbones do not count."""
+    """Why an artifact does not belong to the backbone with these weights; None if it does. Names are not compared."""
     if manifest.backbone_weights == backbone_weights:
         return None
     return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
 
 
 def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
-    """Why an adapter that ``recipe`` makes cannot be fused at ``sites``, or None if it can.
+    """Why an adapter that ``recipe`` trains cannot be fused at ``sites``; None if it can.
 
     Args:
-        pair: whether its task has two texts. One text is encoded alike either way, so its adapters fit any encoding.
+        pair: whether its task has two texts. A single text is encoded the same either way and fits any encoding.
     """
     if recipe.adapter.kind not in BOTTLENECKS:
         return f"is of kind {recipe.adapter.kind}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
@@ -331,7 +331,7 @@ def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) 
 
 
 def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:
-    """Why an adapter of ``recipe`` cannot begin as one that ``source`` makes, or None if it can; both resolved.
+    """Why an adapter of ``recipe`` cannot be initialised from one of ``source``; None if it can; both resolved.
 
     Args:
         pair: whether the source's task has two texts.
@@ -347,10 +347,10 @@ def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | No
 
 
 def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int, ...]:
-    """The layers without fusion: those of the recipe and of the adapters (by task), which must agree in the rest.
+    """The layers without fusion: those of the recipe and of the adapters (by task), which must otherwise agree.
 
-    AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails where that one
-    is left out.
+    AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails if that adapter
+    leaves out the layer.
     """
     dropped = {*recipe.adapter.drop_layers}
     dropped_of = {task: tuple(sorted(dropped.union(own.adapter.drop_layers))) for task, own in adapters.items()}

@@ -1,4 +1,4 @@
-"""The splits of tasks as one command reads them: which rows train, which choose, which are scored."""
+"""The splits of tasks as one command reads them: rows to train on, to select by, and to score."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,15 +20,15 @@ from pipeline.system.streams import announce, notice
 
 @dataclass(frozen=True)
 class Splits:
-    """Reads tasks and divides their rows. Each task is read once, however many runs use it and samples are drawn."""
+    """Reads tasks and divides their rows. Reads each task once, however many runs and samples use it."""
 
     folders: tuple[Path, ...] = ()
-    """Where a task is looked for, in this order. A task that is in none is read from its Hub data set."""
+    """Folders to search for a task, in order. A task that is in none is read from its Hub data set."""
     drop_overlap: bool = False
     dev_limit: int | None = None
     scoring: ScoredRows = field(default_factory=ScoredRows)
     held_out: tuple[str, ...] = ()
-    """Targets, on whose validation and test rows no other task trains."""
+    """Targets whose validation and test rows no other task trains on."""
     _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     def task(self, name: str) -> Task:
@@ -36,7 +36,7 @@ class Splits:
         return self._memo.once(("task", name), lambda: find_task(name, *self.folders))
 
     def published(self, task: Task) -> TaskData:
-        """The rows of its splits, those of test only where that is scored."""
+        """The rows of its published splits; test only if it is scored."""
         is_test_scored = self.scored_on(task) == "test"
         key = ("rows", task.model_dump_json(), is_test_scored)
         return self._memo.once(key, lambda: self._load(task, is_test_scored))
@@ -46,7 +46,7 @@ class Splits:
 
         Args:
             limit: training rows of the task, and of each source of extra data; None is all.
-            extra: tasks whose training rows are added, without those that the task or a held-out one is scored on.
+            extra: tasks whose training rows are added, except rows that the task or a held-out one is scored on.
         """
         check_limit(limit)
         name = task.model_dump_json()
@@ -54,7 +54,7 @@ class Splits:
             return self._memo.once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
         whole = self._whole(task)
         if limit is None or limit >= len(whole.train):
-            limit, seed = None, 0  # all rows are all rows
+            limit, seed = None, 0  # without a limit nothing is drawn
 
         def drawn() -> TaskData:
             sample = whole.sample(task, limit, seed, None)
@@ -66,21 +66,21 @@ class Splits:
         return self._memo.once((name, limit, seed), drawn)
 
     def rows_to_draw(self, task: Task) -> int:
-        """How many training rows a limit draws from: with those that choose where these are a share of train."""
+        """How many training rows a limit draws from, including validation rows if these are cut from train."""
         return len(self._whole(task).train)
 
     def folder_of(self, task: Task) -> Path | None:
-        """The first folder with rows of ``task``; None: its Hub data set, which is said where folders were given.
+        """The first folder with rows of ``task``; None for its Hub data set, with a note if folders were given.
 
         Raises:
-            PipelineError: a folder does not exist, or none has rows of a task without a Hub data set.
+            PipelineError: a folder does not exist, or no folder has rows of a task without a Hub data set.
         """
         return self._memo.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
 
     def scored_on(self, task: Task) -> ScoredOn:
-        """What of :attr:`scoring` holds for a task.
+        """Which split :attr:`scoring` selects for a task.
 
-        Where test is scored, a source that has no labelled test split is scored on dev: its score is no result.
+        If test is scored, a source without a labelled test split is scored on dev, since its score is no result.
         """
         names = (task.name, *task.aliases)
         rows = self.scoring.of(*names)
@@ -90,18 +90,18 @@ class Splits:
         return rows if self._memo.once(key, lambda: has_labelled_test(task, self.folder_of(task))) else "dev"
 
     def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
-        """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
+        """Whether the validation rows ``dev`` are only part of the dev split, or were cut from train."""
         return self.scored_on(task) == "train" or len(dev) < len(self._read(task).dev)
 
     def held_out_rows(self, task: Task) -> pd.DataFrame:
-        """All validation and test rows, however few of them :attr:`dev_limit` leaves.
+        """All validation and test rows, regardless of :attr:`dev_limit`.
 
-        Where dev is scored, the test split is there for later, with labels or without.
+        If dev is scored, this includes the test split, labelled or not, so that it stays usable later.
         """
         return self._memo.once(("held out", task.model_dump_json()), lambda: self._held_out_rows(task))
 
     def without_rows_of(self, others: Iterable[Task], task: Task, data: TaskData) -> TaskData:
-        """``data`` of ``task`` without the training rows whose text is held out by one of ``others``."""
+        """``data`` of ``task`` without training rows whose text ``others`` hold out."""
         held_out = {other.name: self.held_out_rows(other) for other in others}
         try:
             return data.without(held_out)
@@ -109,14 +109,14 @@ class Splits:
             raise PipelineError(f"task '{task.name}': {error}") from None
 
     def _folder_of(self, task: Task) -> Path | None:
-        having = [folder for folder in self.folders if has_rows(task, folder)]  # looks at all: one may be misspelt
+        having = [folder for folder in self.folders if has_rows(task, folder)]  # checks all, since one may be misspelt
         if having or not self.folders:
             return having[0] if having else None
         listed = ", ".join(map(str, self.folders))
         if task.hub is None and len(self.folders) > 1:
             raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must have <task>/train and <task>/dev")
         if task.hub is None:
-            return self.folders[0]  # what it lacks is said by whoever reads it
+            return self.folders[0]  # whoever reads it reports what it lacks
         source = f"its data set on the Hub, {task.hub.dataset}"
         notice(f"note: no rows of task '{task.name}' in {listed}: it is read from {source}")
         return None
@@ -134,7 +134,7 @@ class Splits:
         rows = self.without_rows_of(self._held_out_but(task), task, self._read(task))
         if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)
-        # How many rows are held out of train is said by the scoring.
+        # the scoring reports how many rows are held out of train
         test_limit = None if self.scored_on(task) == "held-out" else self.dev_limit
         return rows.sample(task, None, 0, self.dev_limit, test_limit)
 
@@ -156,11 +156,11 @@ class Splits:
         return data
 
     def _held_out_but(self, task: Task) -> list[Task]:
-        """The held-out targets without ``task``: what its own splits share is for ``--drop-overlap`` to drop."""
+        """The held-out targets except ``task``: overlaps within its splits are left to ``--drop-overlap``."""
         return [other for other in map(self.task, self.held_out) if other.name != task.name]
 
     def _read(self, task: Task) -> TaskData:
-        """Its splits as they are published, but for training rows that are dropped or held out."""
+        """Its published splits, minus the training rows that are dropped or held out."""
         return self._memo.once(("all", task.model_dump_json()), lambda: self._divided(task))
 
     def _divided(self, task: Task) -> TaskData:

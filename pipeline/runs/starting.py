@@ -1,4 +1,4 @@
-"""Which adapter a run starts as: an anchored fusion as one of its sources, an adapter as another task's.
+"""Which adapter a run is initialised from: one of its sources for an anchored fusion, another task's for an adapter.
 
 The latter is intermediate-task transfer (Poth et al. 2021).
 """
@@ -26,11 +26,11 @@ def choose_anchor(
     """The adapter with the best dev score among the target's own and those of tasks with the same labels.
 
     With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
-    answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.
+    works for the target unchanged. Without a choice it is the target's own adapter; None if it has none.
 
     Returns:
-        The adapter; and by field of the record the scores by task of those that it was chosen from, on dev and on the
-        test rows; none where there was no choice.
+        The adapter; and the scores on dev and on the test rows that it was chosen by, by record field and task;
+        empty if there was no choice.
     """
     task = scoring.task
     own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
@@ -51,7 +51,7 @@ def choose_anchor(
         candidates[name] = scoring.value(scoring.predict(model))
         if scoring.test is not None:
             scores[name] = scoring.test.value(scoring.test.predict(model))
-    # Of equal ones the target's own, then the first by name.
+    # On a tie the target's own, then the first by name.
     best = max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own))
     return best, {"anchor_candidates": candidates, "anchor_scores": scores}
 
@@ -61,13 +61,13 @@ def choose_start(
 ) -> Artifact | None:
     """The adapter of another task from whose sentence vectors a linear probe explains most of the target's labels.
 
-    The :func:`probe` reads training rows. None unless the best adapter explains significantly more than the bare
-    backbone, which is what a fresh adapter starts as. A gated fusion finds its first source likewise.
+    Uses :func:`probe` on training rows. None unless the best adapter explains significantly more than the bare
+    backbone, which is what a fresh adapter starts as. A gated fusion finds its first source in the same way.
 
     Args:
-        candidates: one a task.
+        candidates: one per task.
         recipe: of the adapter to be trained, resolved.
-        title: of the run, for the line on stderr that tells the choice.
+        title: of the run, for the line on stderr that reports the choice.
     """
     task = scoring.task
     fresh = "starts from a new adapter: {}, and this equals a run without a warm start (extract without --start-from)"

@@ -47,11 +47,11 @@ from pipeline.training.tracking import tracking
 
 
 class TrainingRun:
-    """A request in a workspace: its identity, and its training if the ledger does not have it yet.
+    """A request in a workspace: identifies the run, and trains it unless the ledger has it already.
 
-    The kept epoch is the one with the best dev score, of several tasks with the best mean. Where dev only chooses, its
-    model predicts the test rows, once. ``task`` is the only task or the first by name, and ``recipe`` its
-    recipe: in all that concerns the encoder and its training, the recipes agree.
+    The kept epoch has the best dev score, or for several tasks the best mean. If dev only selects, the kept model
+    predicts the test rows once. ``task`` is the only task or the first by name, and ``recipe`` its recipe. All recipes
+    of a run share their encoder and training settings.
 
     Raises:
         PipelineError: as :func:`pipeline.runs.request.resolve_parts`.
@@ -77,7 +77,7 @@ class TrainingRun:
         return data
 
     def sources(self, adapters: Sequence[Artifact]) -> tuple[SourceRun, ...]:
-        """What the run builds on: the run that it continues, else ``adapters``."""
+        """The runs that this one builds on: the run that it continues, else ``adapters``."""
         start = self.request.start
         if start is not None:
             assert start.weights_sha256 is not None
@@ -101,7 +101,7 @@ class TrainingRun:
             "seed": request.seed,
             "backbone": self.backbone.identity,
             "sources": [{"task": each.task, "digest": each.digest} for each in self.sources(request.adapters)],
-            # A warm-started adapter has the same sources, and may start from none of them.
+            # A warm-started adapter has the same candidates, and may start from none of them.
             **({"start": "in turn"} if request.in_turn else {}),
         }
 
@@ -124,7 +124,7 @@ class TrainingRun:
         return self.recipe.shuffle_seed(self.request.seed)
 
     def finished(self) -> RunRecord | None:
-        """The ledger's record, if everything the run leaves behind is still there."""
+        """The ledger's record, if everything that the run leaves is still there."""
         return self.workspace.finished(self.name, self.request.keep_weights or self.kind.artifact is not None)
 
     def get(self, force: bool = False) -> RunRecord:
@@ -139,11 +139,11 @@ class TrainingRun:
             self.recipe.precision, workspace.track, workspace.ledger.folder(self.name), resting=len(self.parts) > 1
         )
         if accelerator.is_main_process:
-            provenance()  # before training: its code may have changed on disk when it ends
+            provenance()  # before training: the code on disk may change meanwhile
             for name, rows in self.data.items():
                 for note in overlap_notes(name, rows):
                     workspace.tell_once(note)
-            if self.kind.artifact:  # now rather than after hours
+            if self.kind.artifact:  # fail now rather than after hours
                 check_writable(self.workspace.store.root / f"{self.kind.artifact}s" / self.task.name / self.name)
         settings = {"seed": self.request.seed, **recipes[self.task.name]} if len(recipes) == 1 else recipes
         tracked = tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports)
@@ -195,7 +195,7 @@ class TrainingRun:
         accelerator.wait_for_everyone()
 
     def _initial_model(self, scoring: Scoring) -> InitialModel:
-        """The model before its first step, and a note of what its sources have seen of the rows that choose."""
+        """Build the model before its first step, and warn if its sources have seen rows that select the epoch."""
         request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
         start = initial_model(chooser, self.name)
@@ -208,13 +208,13 @@ class TrainingRun:
     def _built_on(self, start: InitialModel) -> tuple[SourceRun, ...]:
         """The runs whose weights the model started from or reads.
 
-        An adapter builds on the one that it starts as, not on the others that it might have started as.
+        An adapter builds only on the one that it starts from, not on the other candidates.
         """
         taken = () if self.request.kind == "adapter" else start.adapters
         return self.sources((*taken, *(() if start.initial is None else (start.initial,))))
 
     def _tell_cut(self, batching: Batching, scorings: Mapping[str, Scoring]) -> None:
-        """Say how many rows of each task are longer than what is read of them."""
+        """Say how many rows of each task are longer than the model reads."""
         for name, scoring in scorings.items():
             tested = () if scoring.test is None else (scoring.test.splits[0],)
             splits = (batching.splits[name][0], scoring.splits[0], *tested)
@@ -227,7 +227,7 @@ class TrainingRun:
                 self.workspace.tell_once(note, about=("cut", name, read))
 
     def _tell_few_steps(self, steps: int) -> None:
-        """Say that a number of epochs, which lifts the least number of steps, leaves fewer than that."""
+        """Warn if the number of epochs, which overrides the least number of steps, gives fewer steps than that."""
         given = self.request.parts[0].recipe
         if given.epochs is not None and given.min_steps is None and steps < MIN_STEPS and is_main_process():
             note = (
@@ -237,7 +237,7 @@ class TrainingRun:
             self.workspace.tell_once(note, about=("steps", *self.parts))
 
     def _tell_reversed(self, model: MultitaskModel, accelerator: Accelerator) -> None:
-        """Say where a cosine head would be trained to call texts similar that are the less similar ones now."""
+        """Warn if a cosine head would be trained to call those texts similar that are now the less similar ones."""
         for name, part in self.parts.items():
             if part.recipe.head != "cosine" or part.task.kind != "classes":
                 continue
@@ -249,7 +249,7 @@ class TrainingRun:
                 )
 
     def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
-        """The adapters of a fusion that stay as they are."""
+        """The adapters of a fusion that stay frozen."""
         fused = [each.manifest.task for each in adapters] if self.recipe.trainable == "fusion" else []
         return [name for name in fused if not self.recipe.trains_own or name != self.task.name]
 
@@ -284,7 +284,7 @@ class TrainingRun:
         )
 
     def _solve(self, built: Built, evaluations: Evaluations, accelerator: Accelerator) -> Progress:
-        """A probe has no steps: its head is solved, and scored once."""
+        """Solve a probe's head in closed form, without steps, and score it once."""
         progress, started, rows = Progress(), time.perf_counter(), self.data[self.task.name].train
         model = built.model.of(self.task.name).to(accelerator.device)
         solve_head(model, self.task, self.recipe, rows, self.backbone, accelerator)
@@ -293,7 +293,7 @@ class TrainingRun:
         return progress
 
     def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
-        """What scores training rows, if that is asked for."""
+        """The scorers of training rows, if requested."""
         if not self.recipe.score_train:
             return []
         shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
@@ -304,7 +304,7 @@ class TrainingRun:
         return [TrainScores(model, scorings)]
 
     def _surgery(self, model: MultitaskModel) -> Surgery | None:
-        """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
+        """The method that combines the tasks' gradients, if there are any to combine; fails if memory is too small."""
         surgery, encoder = self.recipe.joint.gradient_surgery, model.of(self.task.name).backbone
         own = set(self.backbone.tensor_names)
         shared = [p for name, p in encoder.named_parameters() if name in own and p.requires_grad]

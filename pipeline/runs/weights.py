@@ -1,4 +1,4 @@
-"""What runs keep: an artifact in the store, or weights beside the record."""
+"""What runs save: an artifact in the store, or weights beside the record."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,12 +32,12 @@ def save_artifact(
 ) -> Artifact:
     """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
 
-    What trained requires gradients in ``model``; ``manifest`` is without files; for ``seen`` see
-    :func:`pipeline.runs.seen.seen_rows`.
+    The parameters of ``model`` that require gradients count as trained. ``manifest`` comes without files; for ``seen``
+    see :func:`pipeline.runs.seen.seen_rows`.
     """
     norms: Mapping[str, Tensor] = {}
     if manifest.recipe.bottleneck.train_layernorm:
-        # Of the backbone only adapters and LayerNorms train here; families name the latter differently.
+        # Only adapters and LayerNorms of the backbone train here; families name the latter differently.
         trained = _trained(model.backbone, from_pretrained=True)
         norms = {name: p for name, p in trained.items() if ".adapters." not in name}
 
@@ -59,7 +59,7 @@ def load_head(artifact: Artifact, head: nn.Module) -> None:
     """Load the head of ``artifact`` into ``head``.
 
     Raises:
-        PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
+        PipelineError: the file does not fit the head; a head without weights (cosine) has no file.
     """
     file, parameters = artifact.folder / HEAD, dict(head.named_parameters())
     if parameters:
@@ -70,7 +70,7 @@ def load_head(artifact: Artifact, head: nn.Module) -> None:
 
 @torch.no_grad()
 def load_mean_head(artifacts: Sequence[Artifact], head: nn.Module) -> None:
-    """Load the mean of several artifacts' heads, which of linear heads gives the mean of their answers; as above."""
+    """Load the mean of several artifacts' heads; for linear heads it answers with the mean of their logits."""
     parameters, loaded = dict(head.named_parameters()), []
     for artifact in artifacts:
         load_head(artifact, head)
@@ -82,10 +82,10 @@ def load_mean_head(artifacts: Sequence[Artifact], head: nn.Module) -> None:
 def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretrained: bool) -> str:
     """Write the parameters that the pretrained backbone does not determine; returns the file's sha256.
 
-    A run that is trained again is unfinished from the moment its weights are replaced: its old record has their hash.
+    If a run is trained again, it counts as unfinished once its weights are replaced: its old record has their hash.
 
     Args:
-        from_pretrained: whether training started there. If not, even frozen parameters may differ from it.
+        from_pretrained: whether training started from the backbone. If not, even frozen parameters may differ from it.
     """
     file = ledger.weights_file(run)
     with new_file(file) as temporary:
@@ -95,14 +95,14 @@ def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretraine
 
 
 def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str = "") -> None:
-    """Give ``model`` the weights that a run kept.
+    """Load the weights that a run kept into ``model``.
 
     Args:
-        model: as it was before training, so that the trained parameters require gradients.
-        part: the prefix of its parameters' names in the run's model, if it is only a part of that.
+        model: in the state before training, so that the trained parameters require gradients.
+        part: the prefix of its parameters' names, if it is only a part of the run's model.
 
     Raises:
-        PipelineError: the file is missing, damaged, or not what the run's recipe trains.
+        PipelineError: the file is missing, damaged, or does not match what the run's recipe trains.
     """
     file = ledger.weights_file(record.run)
     remedy = f"delete {file.parent}, and the run is trained again"
@@ -115,7 +115,7 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
 
 def _trained(model: nn.Module, from_pretrained: bool, part: str = "") -> dict[str, nn.Parameter]:
     if isinstance(model, MultitaskModel) and len(model.models) == 1:
-        model = model.models[0]  # in files, the parameters of one task's model have its own names
+        model = model.models[0]  # in files, a single task's parameters have no prefix
     named = ((f"{part}{name}", p) for name, p in model.named_parameters())
     return {name: p for name, p in named if p.requires_grad or not from_pretrained or is_threshold(name)}
 

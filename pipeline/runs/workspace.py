@@ -28,8 +28,8 @@ from pipeline.training.devices import resolve_precision
 class Workspace:
     """The backbone, data, store and reports of one command.
 
-    ``data`` is the folder of ``--data``, and ``more_data`` those that are searched after it. ``cache_gb`` bounds the
-    outputs of frozen layers that are kept in memory; like ``checkpoint_seconds`` it is no part of a run's identity.
+    ``data`` is the folder of ``--data``; ``more_data`` are searched after it. ``cache_gb`` bounds the cached outputs of
+    frozen layers; like ``checkpoint_seconds`` it does not affect a run's identity.
     """
 
     backbone_name: str
@@ -41,20 +41,20 @@ class Workspace:
     checkpoint_seconds: float = 60.0
     cache_gb: float = 2.0
     dev_limit: int | None = None
-    """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data. Rows that
-    are held out of train are all scored."""
+    """Number of rows of each task to select by, and to score, the same for every run; part of a run's data. Rows held
+    out of train are all scored."""
     scoring: ScoredRows = field(default_factory=ScoredRows)
-    """Which are the validation and the test rows; part of a run's data."""
+    """Which rows validate and which test; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
-    """Targets, on whose validation and test rows no other task trains."""
+    """Targets whose validation and test rows no other task trains on."""
     is_study: bool = False
-    """Whether the adapters that runs start as or fuse are a study's own, which keeps them from its targets' rows."""
+    """Whether a study trained the adapters that runs start from or fuse, which keeps them from its targets' rows."""
     _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     @cached_property
     def family(self) -> str:
-        """The backbone's model type, for which its weights are not read."""
+        """The backbone's model type, found without reading its weights."""
         return family_of(self.backbone_name)
 
     @cached_property
@@ -63,14 +63,14 @@ class Workspace:
         return open_backbone(self.backbone_name)
 
     def backbone_for(self, *recipes: Recipe) -> Backbone:
-        """The backbone as models of ``recipes`` read it: with its pooler if one of them pools by it."""
+        """The backbone for models of ``recipes``: with its pooler if one of them pools by it."""
         if not any(recipe.pooling == "pooler" for recipe in recipes):
             return self.backbone
         return self._memo.once(("pooler", self.backbone_name), self.backbone.with_pooler)
 
     @cached_property
     def splits(self) -> Splits:
-        """The rows of tasks, each read once a command."""
+        """The rows of tasks, each task read once per command."""
         folders = () if self.data is None else (self.data, *self.more_data)
         return Splits(folders, self.drop_overlap, self.dev_limit, self.scoring, self.held_out)
 
@@ -87,27 +87,27 @@ class Workspace:
         return self.splits.task(name)
 
     def tell_once(self, text: str, about: object = None) -> None:
-        """Say something on stderr that is true of the data, and so of every run of a study that reads them.
+        """Say once on stderr what is true of the data, and so of every run that reads them.
 
         Args:
-            about: of lines about the same only the first is said; by default they are about what they say.
+            about: only the first text about the same thing is said; by default the text itself.
         """
         self._memo.once(("told", about or text), lambda: notice(text))
 
     def on(self, backbone: str | None) -> Workspace:
-        """The same with another backbone, which is read once however often it is asked for; None is its own."""
+        """This workspace with another backbone, which is read only once; None keeps the present one."""
         if backbone is None or backbone == self.backbone_name:
             return self
         return self._memo.once(("on", backbone), lambda: self._with_backbone(backbone))
 
     def _with_backbone(self, name: str) -> Workspace:
         other = replace(self, backbone_name=name)
-        # Tasks have the same rows, and were told of, whatever reads them.
+        # The rows, and the notes about them, do not depend on the backbone.
         vars(other).update(splits=self.splits, _memo=self._memo)
         return other
 
     def apart_from(self, targets: Iterable[str]) -> Workspace:
-        """The same, where no other task trains on the validation and test rows of these."""
+        """This workspace, with the validation and test rows of ``targets`` closed to the training of other tasks."""
         names = tuple(dict.fromkeys(self.task(name).name for name in targets))
         if names == self.held_out:
             return self
@@ -116,7 +116,7 @@ class Workspace:
         return other
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
-        """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
+        """``recipe`` resolved for training ``task`` here, with its extra tasks by name instead of alias."""
         key = self.backbone_name, recipe, task.model_dump_json(), joint
         return self._memo.once(key, lambda: self._resolved(recipe, task, joint))
 
@@ -128,20 +128,20 @@ class Workspace:
         return resolve(own, task, precision, backbone.max_length, backbone.layers, joint)
 
     def finished(self, run: str, with_model: bool) -> RunRecord | None:
-        """The ledger's record of ``run``; ``with_model`` only if its artifact or its weights are still there."""
+        """The ledger's record of ``run``; with ``with_model`` only if its artifact or its weights are still there."""
         record = self.ledger.find(run)
         if record is None or not with_model:
             return record
         if KINDS[record.kind].artifact is None:
-            # Weights without their hash: a kill came between the two files.
+            # Weights without their hash: killed between writing the two files.
             return record if record.weights_sha256 and self.ledger.weights_file(run).is_file() else None
         artifact = self.store.find_unchanged(run, record.artifact_digest)
-        # One that lost a file is lost, and its run is made again; elsewhere the file is named.
+        # An artifact that lost a file counts as lost, so its run is trained again; elsewhere the file is reported.
         if artifact is None or not artifact.is_whole:
             return None
         return record.model_copy(update={"artifact": str(artifact.folder)})
 
     def adapter_of(self, record: RunRecord) -> Artifact:
-        """What a run put into the store, whether it is still there or not."""
+        """The artifact that a run put into the store, even if it is no longer there."""
         assert record.manifest is not None
         return Artifact(folder=self.store.root / record.manifest.place, manifest=record.manifest)
