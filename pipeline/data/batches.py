@@ -26,16 +26,16 @@ class Piece:
 
 
 def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Row positions of each batch of ``epoch``: every row once, in another order each epoch.
+    """Row positions of the batches of ``epoch``: every row once, in an order that changes with the epoch.
 
-    A batch is sorted by length. Its rows are random if an epoch has up to 63 batches, else of like length. The order
-    depends on ``(seed, epoch)`` alone, so a resumed run sees the batches it would have seen.
+    A batch is sorted by length. Its rows are random if an epoch has up to 63 batches, else of similar length. The order
+    depends only on ``(seed, epoch)``, so a resumed run sees the same batches as an uninterrupted one.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
     count = -(-len(order) // batch_size)
-    # Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
-    # depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A
+    # Batches of inputs of similar length waste little padding. But they bring the same rows together again and again,
+    # and if length depends on the label, they differ in their labels. So a set of few batches is only shuffled. A
     # larger one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows
     # meet again in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
     block = batch_size * (1 if count < 64 else min(count // 8, 64))
@@ -48,7 +48,7 @@ def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) 
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Row positions by length, longest first, so that a lack of memory shows at once."""
+    """Row positions by length, longest first, so that running out of memory shows at once."""
     order = np.argsort(-lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -57,10 +57,10 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
     """Pad ``rows`` of ``split`` to their longest input.
 
     Returns:
-        ``input_ids``, ``attention_mask`` and, if the backbone has them, ``token_type_ids``, each (B, T). A siamese
-        split gives (2B, T), first sentences before second ones; if sentences repeat, each stands there once, and
-        ``pairs`` (2B,) has the position of each of the 2B. ``labels`` (B,) if the split has labels, and ``rows`` (B,),
-        the positions in the split.
+        ``input_ids``, ``attention_mask`` and, if the backbone uses them, ``token_type_ids``, all (B, T). A siamese
+        split gives (2B, T), first sentences before second ones. If sentences repeat, every distinct one is encoded
+        once and ``pairs`` (2B,) maps the 2B sentences to rows. ``labels`` (B,) if the split has labels, and ``rows``
+        (B,), the positions in the split.
     """
     sequences = [split.a[row] for row in rows]
     pairs = None
@@ -76,7 +76,7 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
         batch["pairs"] = torch.from_numpy(pairs)
     if split.types_a is not None:
         types = [split.types_a[row] for row in rows]
-        # Inputs of one sentence each are all of type 0.
+        # Single sentences are all of type 0.
         batch["token_type_ids"] = _pad(types, 0) if split.b is None else torch.zeros_like(input_ids)
     if split.labels is not None:
         labels = split.labels[rows]
@@ -91,7 +91,7 @@ def inputs_of(batch: Batch) -> Batch:
 
 
 def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The distinct ones of ``sequences`` in order of first appearance, and the number of each sequence among them."""
+    """The distinct ``sequences`` in order of first appearance, and for every sequence its index among them."""
     numbers: dict[bytes, int] = {}
     each = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in sequences], dtype=np.int64)
     _, first = np.unique(each, return_index=True)
@@ -99,9 +99,9 @@ def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndar
 
 
 def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSplit, np.ndarray]:
-    """The distinct sentences of ``rows`` of a siamese split as a split of their own, and the number of each (2B,).
+    """A split of the distinct sentences in ``rows`` of a siamese split, and the index into it of every sentence (2B,).
 
-    The numbers of the first sentences stand before those of the second ones.
+    The indices of the first sentences come before those of the second.
     """
     assert split.b is not None
     sentences, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
@@ -119,14 +119,14 @@ def training_batches(
     first: int = 0,
     most_padding: int | None = None,
 ) -> Iterator[list[Batch]]:
-    """The batches of one epoch from number ``first`` on, each as its micro-batches (:func:`micro_batches`)."""
+    """The batches of one epoch from number ``first`` on, cut into micro-batches (:func:`micro_batches`)."""
     lengths = split.lengths
     for rows in training_order(lengths, batch_size, seed, epoch)[first:]:
         yield [collate(split, rows[part], pad_token_id) for part in micro_batches(lengths[rows], pieces, most_padding)]
 
 
 def micro_batches(lengths: np.ndarray, pieces: int, most_padding: int | None = None) -> list[np.ndarray]:
-    """Positions in a batch of ascending ``lengths``, cut into ``pieces`` of even size, or as many as it has rows.
+    """Cut a batch of ascending ``lengths`` into ``pieces`` of even size, at most one a row; returns their positions.
 
     A piece with more than ``most_padding`` tokens of padding is cut further (:func:`padding_worth_a_pass`).
     """
@@ -135,7 +135,7 @@ def micro_batches(lengths: np.ndarray, pieces: int, most_padding: int | None = N
         return even
     cut: list[np.ndarray] = []
     for part in even:
-        # From the longest row down, wherever a piece would hold too much padding.
+        # From the longest row down, cut wherever a piece would hold too much padding.
         cuts: list[int] = []
         longest, padding = lengths[part[-1]], 0
         for position in range(len(part) - 1, -1, -1):
@@ -154,8 +154,8 @@ def padding_worth_a_pass(device: torch.device, precision: str = "fp32") -> int |
     """
     if device.type != "cpu":
         return None
-    # A CPU takes as long for this much padding as for another forward and backward pass (MiniLM: 40 to 75 in fp32, 130
-    # to 250 in bf16, whose tokens are faster and whose passes are not).
+    # On a CPU this much padding takes as long as another forward and backward pass (MiniLM: 40 to 75 tokens in fp32,
+    # 130 to 250 in bf16, which speeds up tokens but not passes).
     return 192 if precision == "bf16" else 64
 
 
@@ -167,10 +167,10 @@ def _pad(sequences: Sequence[np.ndarray], value: int) -> torch.Tensor:
 
 
 def prefetched(batches: Iterator[list[Piece]], ahead: int = 2) -> Iterator[list[Piece]]:
-    """The same batches in the same order, collated ahead of time by a thread while a GPU computes, and pinned.
+    """Yield the same batches in the same order; a thread collates and pins them while a GPU computes.
 
-    Copying from pinned memory to the GPU does not make the host wait. An error in ``batches`` is raised in place of the
-    batch it belongs to.
+    Copying from pinned memory to the GPU does not make the host wait. An error in ``batches`` is raised where its batch
+    was due.
     """
 
     def pinned() -> list[Piece] | None:

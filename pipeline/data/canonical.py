@@ -1,4 +1,4 @@
-"""Canonical, checked rows of a task: what every table, file and data set is brought to before it is used.
+"""Canonical, checked rows of a task: the form that every table, file and data set is converted to before use.
 
 Canonical columns: ``id`` (str), ``text_a`` (str), ``text_b`` (str, pairs only), ``label`` (int64 class or float64
 score; absent in unlabelled rows).
@@ -45,13 +45,13 @@ def canonical_rows(
     leave_out_blank: bool = False,
     is_scored: bool = False,
 ) -> pd.DataFrame:
-    """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
+    """Convert a raw table, called ``where`` in messages, to canonical columns, or report all that is wrong at once.
 
-    ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
-    with a blank text, or of labelled rows a blank label, is no mistake but left out: the index of the others is their
-    place in ``table``, from 0. Messages name that place too, from 1, whatever ``source`` drops. Rows without ids get as
-    ids the numbers from 0 of those that ``source`` does not drop. Rows that a trained model ``is_scored`` on may all
-    have one label, from which nothing can be learned, and scores beyond the task's range, which stay as they are.
+    ``source`` names the raw columns (those of a Hub data set differ) and maps raw labels. ``leave_out_blank`` drops
+    rows with a blank text or, in a labelled table, a blank label, instead of reporting them; the others keep their
+    position in ``table``, from 0, as index. Messages count the same positions from 1. If the table has no ids, the
+    rows that ``source`` keeps are numbered from 0. ``is_scored`` is for rows that a trained model is scored on: all
+    may have one label, which would be useless for training, and scores beyond the task's range are kept.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -98,7 +98,7 @@ def fingerprint(rows: pd.DataFrame) -> str:
 
 
 def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
-    """``table`` with ``columns`` called so; a :class:`PipelineError` if it lacks one."""
+    """``table`` with its columns renamed to ``columns``; a :class:`PipelineError` if it lacks one."""
     found = {column: name_among(column, table.columns) for column in columns}
     if missing := [column for column, own in found.items() if own is None]:
         message = (
@@ -112,12 +112,12 @@ def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd
 
 
 def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
-    # An array: pandas would take an empty list, for a table without rows, as one of no columns.
+    # An array: for a table without rows, pandas would take an empty list as a selection of no columns.
     return table[np.array(are_kept, dtype=bool)]
 
 
 def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: list[str]) -> pd.Series | ExtensionArray:
-    """The texts (n,); what is no text is added to ``problems``."""
+    """The texts (n,); values that are no text are added to ``problems``."""
     before = len(problems)
     if not may_be_blank:
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
@@ -125,7 +125,7 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
-    # Replace what was reported: pandas cannot hold an unpaired surrogate.
+    # Replace the values reported above: pandas cannot hold an unpaired surrogate.
     return _texts("" if is_no_text(value) or is_broken(value) else as_text(value) for value in _values(values))
 
 
@@ -137,18 +137,18 @@ def no_text_in(column: pd.Series) -> Callable[[Any], bool]:
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
-    """Its values as Python's own, a part at a time: as many objects at once would take ten times its memory."""
+    """Its values as Python objects, a part at a time: all at once would take ten times the column's memory."""
     for first in range(0, len(column), _PART):
         yield from column.iloc[first : first + _PART].tolist()
 
 
 def _which(column: pd.Series, is_bad: Callable[[Any], bool]) -> np.ndarray:
-    """Which of its values are bad: (n,), bool."""
+    """Mask of the bad values, bool (n,)."""
     return np.fromiter(map(is_bad, _values(column)), bool, len(column))
 
 
 def _texts(values: Iterable[str]) -> pd.Series:
-    """The same as ``pd.Series(list(values))``, made a part at a time."""
+    """``pd.Series(list(values))``, built a part at a time."""
     each = iter(values)
     parts = iter(lambda: list(islice(each, _PART)), [])
     return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
@@ -158,8 +158,8 @@ def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray, 
     """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1.
 
     Args:
-        values: (n,), with the place of each in the table, from 0, as the index.
-        known: names of which a bad value may be a misspelling.
+        values: (n,), indexed by position in the table, from 0.
+        known: names that a bad value may be a misspelling of.
     """
     places = np.flatnonzero(bad)
     if len(places):
@@ -196,7 +196,7 @@ def _labels(
     is_scored: bool,
     problems: list[str],
 ) -> np.ndarray:
-    """The labels (n,) of rows of which some are ``left_out`` (n,); what is no label is added to ``problems``."""
+    """The labels (n,); values that are no label are added to ``problems``, unless ``left_out`` (n,) marks the row."""
     if unclear := _unclear_labels(task, source):
         problems.append(unclear)
         return np.zeros(len(values))
@@ -221,9 +221,9 @@ def _labels(
 
 
 def _unclear_labels(task: Task, source: Source) -> str | None:
-    """Why a label of ``source`` could mean either of two classes, and what to do; None if each means one.
+    """Why a label of ``source`` could mean either of two classes, and what to do; None if all are clear.
 
-    A task that a manifest describes has no labels to read, so its classes may be called anything.
+    A task described by a manifest reads no labels, so its classes may have any names.
     """
     section = "hub" if isinstance(source, Hub) else "files"
     keys: dict[str, str] = {}
@@ -245,7 +245,7 @@ def _unclear_labels(task: Task, source: Source) -> str | None:
 
 
 def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
-    """What reads a raw label as a number, NaN where it is none, and the problem with such a label."""
+    """A function from raw label to number, NaN if it is not a label, and the message for such a value."""
     others = {key: label for raw, label in source.labels.items() for key in _label_keys(raw)[1:]}
     given = others | {_label_keys(raw)[0]: label for raw, label in source.labels.items()}
     if given:
@@ -264,20 +264,20 @@ def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
 
 
 def _classes_by_name(task: Task) -> dict[str, float]:
-    """The numbers of the classes by name, but for names that are their numbers."""
+    """Class numbers by name, without the names that are numbers themselves."""
     names = {name: number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
     return {_label_keys(name)[0]: number for name, number in names.items()}
 
 
 def _first_of(labels: Mapping[str, float], value: Any) -> float:
-    """The label that a raw one stands for in ``labels``, NaN where it stands for none."""
+    """The label in ``labels`` that a raw value stands for; NaN if none."""
     return next((labels[key] for key in _label_keys(value) if key in labels), float("nan"))
 
 
 def _label_keys(value: Any) -> tuple[str, ...]:
-    """What a raw label may be called in a table of labels; the first that is there counts.
+    """The keys to look a raw label up by in a table of labels, in order; the first one found counts.
 
-    A boolean is its name, and a number only where none has it; so is a number with a plus sign.
+    A boolean, or a number with a plus sign, is looked up by name first, then as a number.
     """
     name = as_label(value)
     if name is None:
@@ -288,7 +288,7 @@ def _label_keys(value: Any) -> tuple[str, ...]:
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``numbers`` as labels of ``task``, int64 classes or float64 scores, and which of them cannot be (bool)."""
+    """``numbers`` as labels of ``task``, int64 classes or float64 scores, and a mask of those that are invalid."""
     if task.range is None:
         outside = ~((numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < task.outputs))
         return np.where(outside, 0, numbers).astype("int64"), outside

@@ -1,6 +1,6 @@
-"""A raw cell of a table: whether it is blank, and what it is as a text, as a label and as a number.
+"""Interpret a raw cell of a table: whether it is blank, and its value as a text, as a label and as a number.
 
-All commands read cells by these, so that what ``tasks new`` takes of a file, ``predict`` and ``evaluate`` take too.
+All commands read cells by these functions, so ``predict`` and ``evaluate`` accept every file that ``tasks new`` does.
 """
 
 import ast
@@ -18,7 +18,7 @@ from pipeline.system.errors import shortened
 _WHOLE = re.compile(r"\s*([+-]?[1-9][0-9]*)\s*")
 _BOOLEANS = ("true", "True", "TRUE", "false", "False", "FALSE")
 _MOST_EXACT = 2**53
-"""The first whole number that ``float`` gives to another one too."""
+"""The smallest whole number that shares its ``float`` with another one."""
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _CALL = re.compile(r"(?:np\.|numpy\.)?(?:array|list|tuple|set|frozenset)\((.*?)(?:, *dtype=[^()]*)?\)", re.DOTALL)
@@ -28,7 +28,7 @@ _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a cell holds nothing but white space, or what pandas writes for a missing value."""
+    """Whether a cell holds only white space, or a missing value of pandas."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value))
@@ -67,7 +67,7 @@ def listed(value: Any) -> list[Any] | None:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a cell holds keys with values, or spells them in JSON or Python, alone or in a list."""
+    """Whether a cell holds a mapping, or spells one in JSON or Python, alone or in a list."""
     if isinstance(value, str):
         text = value.strip()
         return text.startswith(("{", "[{", "[ {")) and re.search(r"""["'0-9]\s*:""", text) is not None
@@ -83,7 +83,7 @@ def _unquoted(text: str) -> str:
 def is_no_text(value: Any) -> bool:
     """Whether a cell cannot be read as a text, even in a column of texts.
 
-    A spreadsheet makes a number of 404, a boolean of true and a date of 3-4: these are texts, as Python writes them.
+    A spreadsheet turns 404 into a number, true into a boolean and 3-4 into a date: their texts are Python's.
     """
     return is_nested(value) or isinstance(value, bytes)
 
@@ -96,9 +96,9 @@ def as_text(value: Any) -> str:
 def as_label(value: Any) -> str | None:
     """A raw label as the name of a class; None if it is blank.
 
-    1, 1.0 and "1" are the same; "+1" and a code such as "007" are names. A name is the same in every Unicode form, and
-    with white space around it. A boolean is ``true`` or ``false``, and so are its usual spellings as a text. A list of
-    one label is that label, and an empty list is a blank.
+    1, 1.0 and "1" are the same; "+1" and a code such as "007" are names. Unicode form and surrounding white space do
+    not matter. A boolean, or a usual spelling of one, is ``true`` or ``false``. A list of one label is that label, and
+    an empty list is a blank.
     """
     while (labels := listed(value)) is not None and len(labels) < 2:
         value = labels[0] if labels else None
@@ -136,14 +136,14 @@ def as_number(value: Any) -> float:
 
 
 def number_of_class(value: Any) -> float:
-    """The number that ``value`` is or spells as a label, else NaN; a code is a name, and so are grouped thousands."""
+    """The number that ``value`` is or spells as a label, else NaN, also for codes and for grouped thousands."""
     is_name = is_code(value) or (isinstance(value, str) and _GROUPED.fullmatch(value) is not None)
     return float("nan") if is_name else as_number(value)
 
 
 def is_code(value: Any) -> bool:
-    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` reads as a number and its author does not.
+    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` accepts but its author did not mean as one.
 
-    As a number it would be another code too: 007 and 07 are both 7.
+    Read as numbers, different codes would coincide: 007 and 07 are both 7.
     """
     return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))

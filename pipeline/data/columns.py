@@ -1,4 +1,4 @@
-"""Which columns of a table hold the texts and the label: as given, else by name, else by what they hold."""
+"""Find the columns with the texts and the label: as given, else by name, else by content."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ _TEXT_NAMES = (
     "premise", "document", "description", "summary", "title", "subject",
 )  # fmt: skip
 _MAIN_TEXT_NAMES = ("text", "sentence", "message", "review", "body", "content", "comment", "utterance", "tweet")
-"""Names of a row's text, unlike a title or a subject, which may stand beside a pair."""
+"""Names for a row's main text, unlike a title or a subject, which may accompany a pair."""
 _CLASS_NAMES = (
     "label", "labels", "class", "category", "intent", "sentiment", "queue", "topic", "tag", "emotion", "polarity",
 )  # fmt: skip
@@ -29,7 +29,7 @@ _LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", *_SCORE_NAMES, "y")
 _NUMBERING = ("index", "idx", "number", "num", "nr", "no")
 _ROW_NAMES = ("id", "ids", "uuid", "key", *_NUMBERING, "date", "datetime", "time", "timestamp")
 _SIDES = (("1", "2"), ("a", "b"), ("left", "right"), ("first", "second"), ("one", "two"))
-"""Words in which the names of a pair's columns differ, beside a word that they share."""
+"""Words that distinguish the two columns of a pair, whose names otherwise agree."""
 _PAIRS = (
     ("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"),
     ("query", "document"), ("query", "doc"), ("query", "response"), ("question", "passage"), ("question", "document"),
@@ -40,7 +40,7 @@ _PAIRS = (
 )  # fmt: skip
 _WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _DATED = re.compile(r"(?<!\d)(18|19|20)\d\d(?!\d)|(?<!\d)\d\d([./-])\d\d\2\d\d(?!\d)")
-"""A year of four digits, or day, month and year of two each. Without these pandas takes 1.2.3 and May for dates too."""
+"""A four-digit year, or two-digit day, month and year. Without this, pandas would take 1.2.3 and May for dates too."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Columns:
 
 
 def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), label: str | None = None) -> Columns:
-    """The columns of texts and labels: as given, else by name, else by what they hold."""
+    """The columns of texts and labels: as given, else by name, else by content."""
     if not text or not {*text, label} <= {*table.columns}:  # else the header is one, whatever stands beside it
         _check_title(table, where)
     label = label if label is None else name_among(label, table.columns) or label
@@ -70,10 +70,10 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
 
 
 def columns_named(option: str, columns: Collection[str]) -> list[str]:
-    """The columns of ``--text``: one, or two with a comma between them; a name may itself hold commas.
+    """The columns of ``--text``: one, or two separated by a comma; names may contain commas.
 
-    Each is meant as it is written, or else without the blanks around it. What is none of ``columns`` is among the names
-    all the same, for a message.
+    A name counts as written, or else without the blanks around it. Names missing from ``columns`` are returned too, for
+    the caller's message.
     """
     if (whole := name_among(option, columns)) is not None:
         return [whole]
@@ -85,7 +85,7 @@ def columns_named(option: str, columns: Collection[str]) -> list[str]:
 
 
 def id_column(table: pd.DataFrame) -> str | None:
-    """The column called ``id``, or else the first that is called so in another case; None if there is none."""
+    """The column ``id``, or else the first that matches it ignoring case; None if there is none."""
     return next((column for column in ("id", *table.columns) if column in table and _is_id(column)), None)
 
 
@@ -94,7 +94,7 @@ def _is_id(column: str) -> bool:
 
 
 def meaning_of(column: str) -> Meaning | None:
-    """What the name of a column says of numbers in it: label, class_id and postcode are no scores; None: nothing."""
+    """How the name of a column classifies its numbers (label, class_id and postcode are no scores); None: unknown."""
     *others, last = _words(column) or [""]
     if (
         last in ("id", "ids", "zip", "plz")
@@ -109,7 +109,7 @@ def meaning_of(column: str) -> Meaning | None:
 
 
 def nameless_columns(table: pd.DataFrame) -> list[str]:
-    """Columns without a name whose cells are mostly blank, such as a comma at the end of every line makes."""
+    """Nameless, mostly blank columns, such as a comma at the end of every line produces."""
     return [name for name in table.columns if is_unnamed(name) and 2 * table[name].map(is_blank).sum() > len(table)]
 
 
@@ -151,7 +151,7 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
 
 
 def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
-    """Raise a :class:`PipelineError` if the name of the column ``label`` is a label, as in a file without a header."""
+    """Raise a :class:`PipelineError` if the name of column ``label`` is itself a label: the file lacks a header."""
     name, is_number = as_label(label), not np.isnan(as_number(label))
     names = class_names(table[label])
     if name in names or (is_number and not any(np.isnan(as_number(other)) for other in names)):
@@ -162,7 +162,7 @@ def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
 
 
 def _check_title(table: pd.DataFrame, where: str) -> None:
-    """Raise a :class:`PipelineError` if most columns have no name, as where a title stands above the row of names."""
+    """Raise a :class:`PipelineError` if most columns have no name, as when a title precedes the header."""
     if 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
         raise _unnamed(table, where)
 
@@ -179,10 +179,10 @@ def _unnamed(table: pd.DataFrame, where: str) -> PipelineError:
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
     words = {column: mean_words(table[column]) for column in table.columns}
     candidates = [column for column in table.columns if words[column] > 0]
-    # Of columns called text, address1 and address2 the texts are in the first.
+    # Given text, address1 and address2, the text column is text.
     is_named = any(_words(column) == [name] for column in candidates for name in _MAIN_TEXT_NAMES)
     if pairs := _pairs(candidates, of_texts=is_named):
-        # Columns such as sentence1_parse and id1 stand beside the texts.
+        # Columns such as sentence1_parse and id1 accompany the texts.
         return min(pairs, key=lambda pair: (len(_words(pair[0])), -words[pair[0]] - words[pair[1]]))
     if named := _by_name(candidates, _TEXT_NAMES):
         return (named,)
@@ -201,7 +201,7 @@ def _listed(columns: Iterable[str]) -> str:
 
 
 def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """The column with one of ``names``, or with one as its last word; those of the first name come first."""
+    """The column whose name, or last word, is one of ``names``; earlier names take precedence."""
     words = {column: _words(column) for column in columns}
     for matches in (lambda own, name: "_".join(own) == name, lambda own, name: len(name) > 1 and own[-1:] == [name]):
         for name in names:
@@ -212,7 +212,7 @@ def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _words(column: str) -> list[str]:
-    """The words of a name, and its numbers: customerId, sentence1 and #1 String have two."""
+    """The words and numbers in a name: customerId, sentence1 and #1 String have two."""
     return [word for word in re.split(r"[\W_]+", _WORD_BREAK.sub(" ", column).casefold()) if word]
 
 
@@ -220,7 +220,7 @@ def _pairs(columns: Sequence[str], of_texts: bool) -> list[tuple[str, str]]:
     """Pairs of columns whose names differ in one word, such as sentence1 and sentence2.
 
     Args:
-        of_texts: whether a word that the names share must be one of a text.
+        of_texts: whether a shared word must be a name for a text.
     """
     by_words = {tuple(_pair_words(column)): column for column in columns}
     pairs = []
@@ -239,7 +239,7 @@ def _pairs(columns: Sequence[str], of_texts: bool) -> list[tuple[str, str]]:
 
 
 def _pair_words(column: str) -> list[str]:
-    """The words of a name; the letters of texta and sentenceb are words too."""
+    """The words of a name; the final letters of texta and sentenceb count as words."""
     words = _words(column)
     if words and words[-1][-1] in "ab" and words[-1][:-1] in _TEXT_NAMES:
         words[-1:] = [words[-1][:-1], words[-1][-1]]
@@ -251,7 +251,7 @@ def _may_be_label(column: pd.Series) -> bool:
 
 
 def _has_few_values(column: pd.Series) -> bool:
-    """Whether a column may be a label: it has two values or more that occur twice or more on average, and no prose."""
+    """Whether a column may be a label: at least two values, occurring at least twice on average, and no prose."""
     names = class_names(column)
     different = set(names)
     words = sum(len(name.split()) for name in different) / max(1, len(different))
@@ -259,19 +259,19 @@ def _has_few_values(column: pd.Series) -> bool:
 
 
 def _names_rows(column: pd.Series) -> bool:
-    """Whether a column is called an id, a number or a date, and its values are rarer than those of a class."""
+    """Whether a column is named as an id, a number or a date, and its values are rarer than classes would be."""
     name, values = str(column.name), class_names(column)
     is_row = not _is_class_id(name) and not set(_ROW_NAMES).isdisjoint(_words(name)[-1:])
     return is_row and len(values) < FEW * len(set(values))
 
 
 def _is_class_id(column: str) -> bool:
-    """Whether a column is called class_id, label code or the like."""
+    """Whether a column has a name such as class_id or label code."""
     return meaning_of(column) == "code" and not set(_CLASS_NAMES).isdisjoint(_words(column)[:-1])
 
 
 def _are_dates(column: pd.Series) -> bool:
-    """Whether all its values are dates, which pandas reads in any usual order; numbers are none."""
+    """Whether all values are dates, in any order that pandas reads; numbers do not count."""
     names = list(dict.fromkeys(class_names(column)))
     if not all(_DATED.search(name) and np.isnan(as_number(name)) for name in names):
         return False
@@ -281,7 +281,7 @@ def _are_dates(column: pd.Series) -> bool:
 
 
 def mean_words(column: pd.Series) -> float:
-    """Words of a mean text, as :func:`count_words` counts them; 0 if most values are no text."""
+    """Mean number of words in a text (:func:`count_words`); 0 if most values are no text."""
     texts = [value for value in column if isinstance(value, str) and value.strip() and np.isnan(as_number(value))]
     filled = sum(not is_blank(value) for value in column)
     if len(texts) * 2 <= filled:

@@ -1,4 +1,4 @@
-"""A bar over rows while a command prepares many of them; where there is no terminal, one line."""
+"""A progress bar while a command prepares many rows; without a terminal, one line."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ from pipeline.system.streams import announce, is_commands
 
 @contextmanager
 def counting(what: str, rows: int) -> Iterator[Callable[[int], None]]:
-    """Show how many of ``rows`` are done, on standard error, until the context ends; yields what counts more of them.
+    """Show on standard error how many of ``rows`` are done; yields a function that adds to the count.
 
-    Nothing is shown where the project is used as a library, or by other processes than the main one.
+    Nothing is shown when the project is used as a library, or in processes other than the main one.
     """
     if not (is_commands(sys.stderr) and sys.stderr.isatty()):
         announce(f"{what} {rows:,} rows", everywhere=True)

@@ -1,4 +1,4 @@
-"""Cut labelled rows in two, so that one part can choose what the other scores."""
+"""Cut labelled rows in two: one part selects, the other scores."""
 
 import hashlib
 
@@ -12,13 +12,13 @@ from pipeline.data.strata import positions_by, strata
 from pipeline.system.errors import PipelineError
 
 _LOPSIDED = 0.5
-"""A part has at least this share of the rows that it should have."""
+"""A part has at least this share of its intended size."""
 
 
 def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
-    """Row positions (n,) in groups; rows of two groups share no text in any column, as :func:`text_key` reads it.
+    """Row positions in groups that share no text with one another, in any column, compared by :func:`text_key`.
 
-    Their order depends on the texts alone, not on that of the rows.
+    The order of the groups depends on the texts alone, not on the order of the rows.
     """
     of_row, of_text, known = _components(rows)
     members = positions_by(of_row)
@@ -27,12 +27,12 @@ def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
 
 
 def group_numbers(rows: pd.DataFrame) -> np.ndarray:
-    """The number of each row's group (n,), of those that :func:`text_groups` has, from 0 in the rows' order."""
+    """The group of every row (n,) under :func:`text_groups`, numbered from 0 in order of first row."""
     return pd.factorize(_components(rows)[0])[0]
 
 
 def _components(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The group of every row (n,), the group of every different text (m,), and these texts (m,)."""
+    """The group of every row (n,) and of every distinct text (m,), and these texts (m,)."""
     columns = [column for column in ("text_a", "text_b") if column in rows]
     keys = pd.concat([rows[column].map(text_key) for column in columns])
     codes, known = pd.factorize(keys)
@@ -43,14 +43,13 @@ def _components(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
-    """Which of ``rows`` (n,) are in the first part, of about ``share`` of them; the rest is the second part.
+    """Mask (n,) of the rows in the first part, about ``share`` of them; the others form the second part.
 
-    Rows that share a text stay together. Each class, or fifth of the scores, is divided by ``share`` as nearly as the
-    groups allow, and one with several groups is in both parts. The cut is the same whatever the order of the rows.
+    Rows that share a text stay together. Every class, or fifth of the scores, is divided by ``share`` as nearly as the
+    groups allow; one with several groups is in both parts. The cut does not depend on the order of the rows.
 
     Raises:
-        PipelineError: naming ``what`` is cut: a part would be less than half as large as it should be, or have a
-            single label.
+        PipelineError: a part of ``what`` would be less than half its intended size, or have a single label.
     """
     names, codes = np.unique(strata(rows["label"]), return_inverse=True)
     # Counts by group of each class, and of all rows: (G, C + 1).
@@ -61,7 +60,7 @@ def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
     order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), keys[number]))
     is_first, excess = np.zeros(len(groups), dtype=bool), np.zeros(len(names) + 1)
     for number in order:
-        # What the first part has too much if the group joins it, and if it does not.
+        # The first part's excess if the group joins it, and if it does not.
         joined, left = excess + (1 - share) * counts[number], excess - share * counts[number]
         costs = [float((each**2 / totals).sum()) for each in (joined, left)]
         is_first[number] = costs[0] < costs[1] or (costs[0] == costs[1] and keys[number][0] % 2 == 0)

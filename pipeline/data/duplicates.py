@@ -10,9 +10,9 @@ import pandas as pd
 from pipeline.data.overlap import row_keys
 
 LEAST_WORDS = 8
-"""In a shorter text one word may be all that matters."""
+"""In a shorter text a single word may change the meaning."""
 MOST_WORDS = 5_000_000
-"""Rows are compared until they have so many different words together, which takes some seconds."""
+"""Rows are compared up to this many different words in total, which takes some seconds."""
 
 _WORD = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d+")
@@ -23,11 +23,11 @@ class Repeats:
     """How many rows of each split are equal or nearly equal to others, as :func:`row_keys` compares them."""
 
     equal: dict[str, int]
-    """Rows whose text stands in an earlier row of the split."""
+    """Rows that repeat the text of an earlier row of the split."""
     equal_in_train: dict[str, int]
     """Rows of the other splits whose text is also in train."""
     near_in_train: dict[str, int]
-    """Rows with a near-duplicate, but no equal, in train; of train itself, with a near-duplicate."""
+    """Rows with a near-duplicate but no exact one in train; for train itself, rows with any near-duplicate."""
     compared: int
     """How many different texts were compared for near-duplicates."""
     texts: int
@@ -35,10 +35,10 @@ class Repeats:
 
 
 def find_repeats(splits: Mapping[str, pd.DataFrame]) -> Repeats:
-    """Count the repeats in canonical rows by split, of which one is ``train``.
+    """Count the repeats in canonical rows by split; one split is ``train``.
 
-    Near-duplicates have the same words, but for one that is added, left out or changed, of at least
-    :data:`LEAST_WORDS` different ones. Case, order, punctuation and digits do not count.
+    Near-duplicates differ in one word, which is added, left out or changed, among at least :data:`LEAST_WORDS`
+    different ones. Case, order, punctuation and digits do not count.
     """
     keys = {split: pd.Series(row_keys(rows), dtype=object) for split, rows in splits.items()}
     texts = pd.concat([rows.assign(key=keys[split]) for split, rows in splits.items()], ignore_index=True)
@@ -60,10 +60,10 @@ def find_repeats(splits: Mapping[str, pd.DataFrame]) -> Repeats:
 
 
 def _near(texts: pd.DataFrame, in_train: np.ndarray) -> tuple[np.ndarray, int]:
-    """Which of different texts (n,) have a near-duplicate in train, and how many were compared.
+    """Mask (n,) of the distinct texts with a near-duplicate in train, and how many texts were compared.
 
-    A text's signature is the XOR of its words' random hashes. Two texts differ in one word if they have a signature in
-    common after leaving out at most one word of each, so sorting these signatures finds all pairs in O(n log n).
+    A text's signature is the XOR of its words' random hashes. Two texts differ in one word if leaving out at most one
+    word from each gives equal signatures, so sorting these signatures finds all pairs in O(n log n).
     """
     words: list[str] = []
     long, sizes = list[int](), list[int]()
@@ -73,7 +73,7 @@ def _near(texts: pd.DataFrame, in_train: np.ndarray) -> tuple[np.ndarray, int]:
         if len(words) >= MOST_WORDS:
             break
         compared += 1
-        # The words of a pair's texts are told apart by their column.
+        # The same word in the two texts of a pair counts as two.
         own = {
             f"{place}{word}"
             for place, text in enumerate(row)

@@ -1,4 +1,4 @@
-"""Extra data: add another task's training rows to a target's, without those whose text it is scored or validated on."""
+"""Extra data: add another task's training rows to a target's, except texts that the target selects or scores on."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from pipeline.system.errors import raise_all
 
 
 def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> pd.DataFrame:
-    """Canonical rows of ``source`` with labels of ``target``, and ids that name the source."""
+    """The canonical rows of ``source`` with labels converted to ``target``, and ids that name the source."""
     problems = []
     if source.is_pair != target.is_pair:
         have, wanted = ("pairs", "one text") if source.is_pair else ("one text", "pairs")
@@ -52,12 +52,12 @@ def add_extra(
     limit: int | None,
     seed: int,
 ) -> TaskData:
-    """Add ``rows`` of source ``name`` to the training rows of ``data``, except those that are scored.
+    """Add ``rows`` of source ``name`` to the training rows of ``data``, except rows whose text is held out.
 
-    Rows that are also among the target's own training rows are kept and counted: two people may have labelled a text.
+    Rows that repeat a training row of the target are kept and counted: two people may have labelled a text.
 
-    ``dev`` holds all rows that the target chooses or is scored on, even if ``data`` has a sample of them, and
-    ``held_out`` those of other tasks. Of more than ``limit`` rows, ``seed`` draws a stratified sample.
+    ``dev`` and ``test`` are the target's complete splits, even if ``data`` has a sample of them; ``held_out`` has
+    those of other tasks. If more than ``limit`` rows remain, ``seed`` draws a stratified sample.
     """
     left_out = {"in_dev": 0, "in_test": 0, "in_other_dev": 0}
     scored = [("in_dev", dev), ("in_test", test), *(("in_other_dev", other) for other in held_out)]
@@ -75,7 +75,7 @@ def add_extra(
 
 
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:
-    """Why the source's labels cannot be converted as ``extra`` says."""
+    """Why the source's labels cannot be converted as ``extra`` asks."""
     if extra.labels:
         if source.kind != "classes":
             return ["labels: its labels are scores: write scale = [a, b] for a x + b"]

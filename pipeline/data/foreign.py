@@ -1,4 +1,4 @@
-"""Reads tables that other programs wrote, in any usual encoding and layout."""
+"""Read tables written by other programs, in any usual encoding and layout."""
 
 import re
 from pathlib import Path
@@ -26,9 +26,9 @@ def read_foreign(file: Path) -> Table:
 
 
 def read_input(file: Path) -> pd.DataFrame:
-    """The rows that a trained model is to read: of a file as :func:`read_foreign` takes it, or csv from standard input.
+    """The rows for a trained model: from a file (:func:`read_foreign`), or csv from standard input.
 
-    How the file was read is said on stderr, unless it is written as this project writes its own.
+    A note on stderr says how the file was read, unless it has this project's format.
     """
     if file == STANDARD:
         return read_table(file)

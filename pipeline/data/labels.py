@@ -1,4 +1,4 @@
-"""Raw labels: the classes or scores that they are, and what can be neither."""
+"""Raw labels: tell classes from scores, and find labels that are neither."""
 
 import difflib
 import re
@@ -17,18 +17,18 @@ from pipeline.data.texts import is_broken
 from pipeline.system.errors import PipelineError, rows_text, shortened
 
 Meaning = Literal["class", "code", "score"]
-"""What the name of a column says of its numbers: classes; codes, which are classes too, but never scores; or scores."""
+"""What the name of a column says about its numbers: classes, scores, or codes, which are classes but never scores."""
 FEW = 10
 """A class with fewer training rows is hardly learned."""
 MOST_CLASSES = 500
 """Of a column that is not named as the label, and of whole numbers in one called label or the like."""
 _SCORES = 20
-"""Whole numbers of more different values are scores, unless the column's name says that they are classes."""
+"""Whole numbers with more distinct values are scores, unless the column's name says that they are classes."""
 _ALIKE = 0.8
-"""Two words are near each other from this ratio of :mod:`difflib` on."""
+"""Two words are similar from this ratio of :mod:`difflib` on."""
 _MOST_COMPARED = 1_000_000  # characters of the words that a misspelt one may mean, over all hints: about a second
 _MOST_WORDS, _LONGEST_WORD = 20, 50
-"""Labels of more words are texts, and so are words of more letters."""
+"""Labels with more words, or longer words, are texts."""
 _DIGITS = re.compile(r"[0-9]+")
 _SEPARATORS, _IN_NAMES = ";|\n\t", "#,/+&"
 _NEARLY_ALL = 0.9
@@ -36,7 +36,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 
 def class_names(column: pd.Series) -> list[str]:
-    """The names of its values that are not blank."""
+    """The class names of all values that are not blank."""
     return [name for name in map(as_label, column) if name is not None]
 
 
@@ -51,7 +51,7 @@ def are_numbers(names: Iterable[str]) -> bool:
 
 
 def counted(name: str, count: str) -> str:
-    """A class and how many rows it has, for a list of them; a number is quoted, so that it is not read as a count."""
+    """A class and its row count, for use in a list; a number is quoted, so that it is not mistaken for a count."""
     return f"{name} {count}" if np.isnan(as_number(name)) else f"'{name}': {count}"
 
 
@@ -62,7 +62,7 @@ def kind_of(labels: pd.Series, where: str, meaning: Meaning | None) -> Kind:
         meaning: what the name of their column says.
 
     Raises:
-        PipelineError: they seem to be scores of which some or all are written as no number is.
+        PipelineError: they seem to be scores, but some or all are not written as numbers.
     """
     numbers = np.array([as_number(name) for name in labels])
     is_number = ~np.isnan(numbers)
@@ -71,7 +71,7 @@ def kind_of(labels: pd.Series, where: str, meaning: Meaning | None) -> Kind:
         return "classes"
     different, share = len(set(labels)), float(np.mean(is_number))
     if share == 1:
-        # 1.1 and 1.10 are one number, and two sections, versions or codes.
+        # 1.1 and 1.10 are the same number but different sections, versions or codes.
         if meaning == "code" or (meaning != "score" and different > len(set(numbers))):
             return "classes"
         most = MOST_CLASSES if meaning == "class" else _SCORES
@@ -88,15 +88,15 @@ def kind_of(labels: pd.Series, where: str, meaning: Meaning | None) -> Kind:
 
 
 def oddly_written(labels: Iterable[str]) -> str | None:
-    """What to write instead where nearly all labels would be scores but for a decimal comma or a per cent sign.
+    """How to rewrite labels that would nearly all be scores but for a decimal comma or a per cent sign; None if not.
 
-    A comma may also join labels that stand alone elsewhere, such as 1,2 beside 1 and 2.
+    A comma may also join labels that occur alone elsewhere, such as 1,2 beside 1 and 2.
     """
     names = list(labels)
     known, numbers = set(names), np.array([as_number(_with_point(name)) for name in names])
     read = numbers[~np.isnan(numbers)]
     odd = [name for name in names if _is_odd_number(name)]
-    # Vacuously so where no number is odd.
+    # Vacuously true if no number is odd.
     are_joined = all("," in name and known.issuperset(name.split(",")) for name in odd)
     are_classes = bool((read == np.floor(read)).all()) and len(known) <= _SCORES
     if are_joined or are_classes or len(read) < _NEARLY_ALL * len(names):
@@ -109,7 +109,7 @@ def _is_odd_number(name: str) -> bool:
 
 
 def _odd_number(odd: Sequence[str]) -> str:
-    """How such numbers are written, with an example, and what to write."""
+    """How these numbers are written, with an example, and what to write instead."""
     first = odd[0]
     if all(map(_THOUSANDS.fullmatch, odd)):
         return f"with commas, such as {first!r}: write {first.replace(',', '')}, or a decimal point"
@@ -119,7 +119,7 @@ def _odd_number(odd: Sequence[str]) -> str:
 
 
 def _with_point(name: str) -> str:
-    """A number as others read it: with a decimal point, without a per cent sign and separators of thousands."""
+    """A number with a decimal point, without per cent sign and thousands separators."""
     name = name.removesuffix("%").rstrip()
     if name.count(",") > 1 and _THOUSANDS.fullmatch(name):
         return name.replace(",", "")
@@ -127,9 +127,9 @@ def _with_point(name: str) -> str:
 
 
 def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
-    """The labels of the rows as numbers (n,); a :class:`PipelineError` where one is no score, or all are the same.
+    """The labels of the rows as numbers (n,); a :class:`PipelineError` if one is no score, or all are equal.
 
-    The index of ``rows`` counts those of the file from 0.
+    ``rows`` is indexed by position in the file, from 0.
     """
     numbers = np.array([as_number(name) for name in rows["label"]])
     bad = np.isnan(numbers) | (np.abs(numbers) > 1e38)
@@ -145,10 +145,10 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
 
 
 def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
-    """Raise a :class:`PipelineError` if ``labels`` are no classes, or are several labels a row.
+    """Raise a :class:`PipelineError` if ``labels`` are not classes, or hold several labels a row.
 
     Args:
-        is_asked: the user wants classes, however rare they are.
+        is_asked: the user asked for classes, however rare they are.
     """
     counts = Counter(labels)
     if broken := [name for name in counts if is_broken(name)]:
@@ -160,7 +160,7 @@ def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
         )
     for separator in _SEPARATORS + ("" if is_asked else _IN_NAMES):
         parts_of = {name: _parts(name, separator) for name in counts if separator in name}
-        # a; stands alone beside a;b;
+        # In a list with a;b; the label a; is a alone.
         alone = {*counts} - {*parts_of} | {parts[0] for parts in parts_of.values() if len(parts) == 1}
         _check_not_joined(parts_of, alone, where, separator in _IN_NAMES)
         if separator in ";|":
@@ -194,15 +194,15 @@ def _check_not_lists(parts_of: Mapping[str, Sequence[str]], where: str) -> None:
 
 
 def _are_levels(names: Collection[Sequence[str]]) -> bool:
-    """Whether names are levels of one label each, such as sport;football: as many in all, and each in one place."""
+    """Whether the parts are levels of one label, such as sport;football: equally many in all names, in fixed places."""
     places = {(part, place) for parts in names for place, part in enumerate(parts)}
     return len(set(map(len, names))) <= 1 and len(places) == len({part for part, _ in places})
 
 
 def did_you_mean(rows: pd.DataFrame) -> list[str]:
-    """A line for each label that occurs once and is spelt nearly like another, or differs from it in case alone.
+    """A line for every label that occurs once and is spelt nearly like another, or differs from it in case alone.
 
-    The index of ``rows`` counts those of the file from 0.
+    ``rows`` is indexed by position in the file, from 0.
     """
     places = {str(name): own for name, own in rows.groupby("label", sort=False).indices.items()}
     by_key: dict[str, list[str]] = {}
@@ -222,9 +222,9 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
 
 
 def nearest_class(name: str, classes: Sequence[str]) -> str | None:
-    """The class that ``name`` differs from in case, space and punctuation alone, else one that it is spelt nearly like.
+    """The class that ``name`` differs from only in case, space and punctuation, else one with a similar spelling.
 
-    None: it is like none.
+    None if no class is similar.
     """
     if not np.isnan(as_number(name)):
         return None
@@ -233,10 +233,10 @@ def nearest_class(name: str, classes: Sequence[str]) -> str | None:
 
 
 class Spellings:
-    """Names, to find those that differ from another in one word, which is spelt nearly like it.
+    """An index of names that finds those that differ from a given one by a misspelt word.
 
-    Words of different digits, as in Kat34 and Kat35, are two words, not one that is misspelt, and so are words of one
-    or two letters, as in variant a and variant b. After :data:`_MOST_COMPARED` characters nothing is found.
+    Words with different digits, as in Kat34 and Kat35, do not count as misspelt, nor do words of one or two letters,
+    as in variant a and variant b. After :data:`_MOST_COMPARED` characters nothing is found.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""How many rows an option may ask for; imports nothing heavy, so that a command can ask before its libraries load."""
+"""How many rows an option may ask for. Imports nothing heavy, so commands can check before their libraries load."""
 
 from pipeline.system.errors import PipelineError
 

@@ -21,7 +21,7 @@ from pipeline.system.reading import reading
 
 
 def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
-    """Train and dev rows of ``task``, and with ``test`` those of its labelled test split for a study, checked.
+    """Checked train and dev rows of ``task``; with ``test``, for a study, also those of its labelled test split.
 
     Raises:
         PipelineError: it names file, row and value.
@@ -45,7 +45,7 @@ def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskD
 
 
 def held_out_share(task: Task, data: Path | None) -> float | None:
-    """The share of train that is dev: the source's ``dev_fraction``; None where it publishes a dev split, or has none.
+    """The share of train held out as dev (the source's ``dev_fraction``); None if there is a dev split, or no fraction.
 
     Raises:
         PipelineError: ``data`` has no folder of the task.
@@ -60,7 +60,7 @@ def load_split(
     """One labelled split in canonical form, checked.
 
     Args:
-        instead: what a command can do without the split, for the error where it is missing.
+        instead: for the error if the split is missing: what the command can do without it.
         is_scored: as in :func:`pipeline.data.canonical.canonical_rows`.
     """
     instead = instead and f"; {instead}"
@@ -81,7 +81,7 @@ def load_split(
 
 
 def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
-    """The texts of the test split in canonical form, with or without labels; None where there are none to read.
+    """The texts of the test split in canonical form, with or without labels; None if there are none.
 
     Files beside ``train`` and ``dev``: ``test``, or ``test_unlabelled`` as some releases publish it.
     """
@@ -100,8 +100,8 @@ def _hub_of(task: Task) -> Hub:
 
 
 def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, is_scored: bool = False) -> pd.DataFrame:
-    """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
-    # Here, not above: importing it takes half a second, and only tasks without files need it.
+    """One split in canonical form, from the local cache if it was downloaded before; no loading script is run."""
+    # Imported here, since it takes half a second and only tasks without files need it.
     import datasets
 
     datasets.disable_progress_bars()
@@ -122,7 +122,7 @@ def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool, is_scored: boo
 
 
 def has_rows(task: Task, data: Path) -> bool:
-    """Whether a table of one of the task's splits stands in ``data``.
+    """Whether ``data`` has a table for any split of the task.
 
     Raises:
         PipelineError: there is no such folder.
@@ -132,7 +132,7 @@ def has_rows(task: Task, data: Path) -> bool:
 
 
 def has_labelled_test(task: Task, data: Path | None) -> bool:
-    """Whether the task's test split in ``data``, or with None on the Hub, is there and has labels."""
+    """Whether the task has a labelled test split in ``data``, or on the Hub if None."""
     if data is None:
         return "test" in _hub_of(task).splits
     return any(_has_labels(task, read_table(file)) for file in _files_of(task, data, task.files.test)[1])
@@ -149,7 +149,7 @@ def _has_dev(task: Task, data: Path | None) -> bool:
 
 
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
-    """The task's folder and its tables of these names, whether or not they are regular files (an error when read)."""
+    """The task's folder and its tables with these names; one that is not a regular file fails when it is read."""
     folder = _folder_of(task, data)
     if folder is None:
         raise PipelineError(f"{data / task.name}: no such folder: --data must have <task>/train and <task>/dev")
@@ -163,7 +163,7 @@ def _folder_of(task: Task, data: Path) -> Path | None:
 
 
 def tables_in(folder: Path, *stems: str) -> list[Path]:
-    """The tables of these names in ``folder``, in the order of ``stems``; suffixes may be in any case."""
+    """The tables with these names in ``folder``, in the order of ``stems``; suffixes may be in any case."""
     with reading(folder):
         files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
         return [file for stem in stems for file in files if file.stem == stem and file.exists()]

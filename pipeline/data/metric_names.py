@@ -1,4 +1,4 @@
-"""Names of the metrics by kind of task, and of what joins predictions. This file imports nothing heavy."""
+"""Names of the metrics by kind of task, and of the rules that join predictions. Imports nothing heavy."""
 
 from typing import Literal, get_args
 

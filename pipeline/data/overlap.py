@@ -18,7 +18,7 @@ def text_key(text: str) -> str:
 
     Two texts with the same key count as the same.
     """
-    if text.isascii():  # as most are: five times as fast, and each text of each task is read several times
+    if text.isascii():  # most are: five times as fast, and every text is read several times
         key = text.encode().translate(None, _NOT_ALPHANUMERIC_ASCII).lower().decode()
     else:
         key = _NOT_ALPHANUMERIC.sub("", unicodedata.normalize("NFC", text).casefold())
@@ -32,9 +32,9 @@ def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def row_hashes(rows: pd.DataFrame) -> np.ndarray:
-    """A 64-bit hash of each key of :func:`row_keys` (n,), uint64, the same on every machine.
+    """64-bit hashes of the keys of :func:`row_keys`, uint64 (n,), the same on every machine.
 
-    Of a million rows and a million others, two unequal keys share a hash with a probability of 1 in 18 million.
+    Between a million rows and a million others, unequal keys share a hash with a probability of 1 in 18 million.
     """
     hashes = (blake2b("\0".join(key).encode(), digest_size=8).digest() for key in _keys(rows))
     return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), np.uint64, len(rows))
@@ -56,7 +56,7 @@ def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarr
 
 
 def sharing_rows(train: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
-    """Which rows of ``other`` (n,), bool, have a text of ``train``: of pairs in either column, in whatever pair."""
+    """Mask (n,) of the rows of ``other`` with a text of ``train``; a pair's texts are looked up one by one."""
     columns = [column for column in ("text_a", "text_b") if column in train]
     known = {text_key(text) for column in columns for text in train[column]}
     are_known = (map(known.__contains__, map(text_key, other[column])) for column in columns)
@@ -64,9 +64,9 @@ def sharing_rows(train: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
 
 
 def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndarray:
-    """For each row of ``train`` (n,) the position of the first of ``parts`` that has its text; -1 where none has it.
+    """For every row of ``train`` (n,), the position of the first of ``parts`` that contains its text, or -1.
 
-    It reads ``train`` once, however many parts there are.
+    ``train`` is read once, however many parts there are.
     """
     first: dict[tuple[str, ...], int] = {}
     for position, rows in enumerate(parts):

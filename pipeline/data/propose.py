@@ -34,11 +34,11 @@ from pipeline.system.errors import PipelineError, few, rows_text, shortened
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
 _MOST_CONTRADICTING = 0.25
-"""Of the rows or of the texts: where more contradict each other, a guessed text column is taken for a wrong one."""
+"""If a larger share of the rows or of the texts contradicts itself, a guessed text column is considered wrong."""
 _CLEAR_MAJORITY = 2 / 3
-"""Of the rows of one text: what so many agree on is its label."""
+"""If this share of the rows with one text agrees on a label, the text has that label."""
 _FAR_MORE = 2.0
-"""A column that is not used holds longer texts where these have so many times the words of those that are."""
+"""An unused column has notably longer texts if they have this many times the words of the texts used."""
 _FEW_SCORES = 20
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")
 _NO_LABEL = re.compile(
@@ -46,12 +46,12 @@ _NO_LABEL = re.compile(
     r"|(no|not|un)[\s_-]*(label|class|categor|annotat|assign|tag)[a-z]*",
     re.IGNORECASE,
 )
-"""What may stand for a missing label. So may one negative number beside names or several other numbers."""
+"""Values that may mean a missing label. So may one negative number beside names or several other numbers."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A task for a table, and the rows of the table that can be used."""
+    """A task for a table, and the usable rows of the table."""
 
     columns: Columns
     kind: Kind
@@ -62,28 +62,27 @@ class Proposal:
     range: tuple[float, float] | None = None
     max_length: int = 128
     dropped: dict[str, list[int]] = field(default_factory=dict)
-    """Which rows of the file are left out, from 1, by reason."""
+    """Rows of the file that are left out, from 1, by reason."""
     drop_labels: tuple[str, ...] = ()
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By class: how many of its rows are left out, and how many it has. One that has lost all is no class of the task.
-    """
+    """By class: its rows that are left out, and all its rows. A class without rows left is not in the task."""
     repeated: int = 0
-    """Rows whose text stood in an earlier row."""
+    """Rows that repeat the text of an earlier row."""
     hints: tuple[str, ...] = ()
     """Labels that may be misspelt."""
     remarks: tuple[str, ...] = ()
-    """What of the table was not taken as its author may have meant it."""
+    """Where the table may have been read otherwise than its author meant."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows by class, the most frequent first; of classes that are all numbers, the lowest first."""
+        """Rows by class, the most frequent first; if all classes are numbers, in ascending order."""
         counts = Counter(self.rows["label"]) if self.kind == "classes" else Counter()
         names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
         return {name: counts[name] for name in names}
 
     @property
     def labels(self) -> dict[str, int]:
-        """Raw label -> class, for the names that are numbers and could be read as the number of another class."""
+        """Raw label -> class, if names are numbers and could be read as the number of another class."""
         numbers = {name: number for number, name in enumerate(self.classes)}
         return numbers if any(not np.isnan(as_number(name)) for name in self.classes) else {}
 
@@ -97,11 +96,11 @@ def propose(
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
 ) -> Proposal:
-    """The task of a raw ``table``; what is given in ``text``, ``label`` and ``kind`` is taken as it is.
+    """Propose a task for a raw ``table``; ``text``, ``label`` and ``kind`` are used as given and otherwise guessed.
 
-    Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows of equal text, but for
-    case and white space, whose labels contradict each other: other classes, or scores further apart than a fifth of the
-    range. Where two thirds of the rows of a text agree, they stay.
+    Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows whose text is equal, but
+    for case and white space, while their labels contradict each other: different classes, or scores further apart than
+    a fifth of the range. If two thirds of the rows with a text agree, these stay.
 
     Raises:
         PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, the labels
@@ -185,7 +184,7 @@ def _metric(kind: Kind, labels: pd.Series) -> Metric:
 
 
 def _labels(column: pd.Series, where: str) -> pd.Series:
-    """The name of the class of each row, as the file spells it; None for a blank."""
+    """The class name of every row, as the file spells it; None for a blank."""
     raw = column.tolist()
     if objects := list(filter(is_object, raw)):
         raise PipelineError(
@@ -217,9 +216,9 @@ def _labels(column: pd.Series, where: str) -> pd.Series:
 def _complete_rows(
     table: pd.DataFrame, columns: Columns, labels: pd.Series, is_dropped: np.ndarray, where: str
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
-    """The rows with texts and a label, which is the name of a class, and which others there are by reason.
+    """The rows with texts and a label, which is the name of a class, and the rows left out, by reason.
 
-    Their index counts the rows of the file from 0.
+    The rows are indexed by position in the file, from 0.
     """
     texts = [_texts(table[column], where, column) for column in columns.text]
     lacks_text = np.logical_or.reduce([[not text.strip() for text in column] for column in texts])
@@ -234,7 +233,7 @@ def _complete_rows(
 
 
 def _lost(before: pd.Series, after: pd.Series) -> dict[str, tuple[int, int]]:
-    """By class, where any of its rows are left out: how many of how many; those that have lost most come first."""
+    """For every class with rows left out, how many, of how many; those that lost most come first."""
     counts, left = Counter(before.dropna()), Counter(after)
     lost = {name: (count - left[name], count) for name, count in counts.items() if left[name] < count}
     return dict(sorted(lost.items(), key=lambda item: -item[1][0] / item[1][1]))
@@ -248,7 +247,7 @@ def _check_texts(
     lost: Mapping[str, tuple[int, int]],
     where: str,
 ) -> None:
-    """Raise a :class:`PipelineError` if the texts that were guessed do not say the label, as one text of a pair."""
+    """Raise a :class:`PipelineError` if the guessed texts do not determine the label, such as one text of a pair."""
     texts = len(set(keys[contradicting])) / max(1, len(set(keys)))
     if max(float(is_stray.mean()), texts) <= _MOST_CONTRADICTING:
         return
@@ -263,7 +262,7 @@ def _check_texts(
 
 
 def _numbers(rows: pd.DataFrame, mask: np.ndarray) -> list[int]:
-    """Which rows of the file those of a ``mask`` (n,) over ``rows`` are, from 1, as messages count them."""
+    """The row numbers in the file, from 1, of the ``rows`` selected by ``mask`` (n,)."""
     return (rows.index[mask] + 1).tolist()
 
 
@@ -276,7 +275,7 @@ def _texts(column: pd.Series, where: str, name: str) -> list[str]:
 
 
 def _ids(table: pd.DataFrame) -> list[str]:
-    """The column ``id`` if it names each row, else the number of the row in the file, from 0 as for predictions."""
+    """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions."""
     column = id_column(table)
     if column is None or _why_no_id(table[column]) is not None:
         return list(map(str, range(len(table))))
@@ -284,7 +283,7 @@ def _ids(table: pd.DataFrame) -> list[str]:
 
 
 def _why_no_id(column: pd.Series) -> str | None:
-    """Why the values of a column cannot name the rows, of which the first is row 1; None if they can."""
+    """Why the values of a column cannot identify the rows, counted from 1; None if they can."""
     first: dict[str, int] = {}
     for row, value in enumerate(column, start=1):
         name = str(value).strip() if isinstance(value, str | int | np.integer) else ""
@@ -315,7 +314,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     if column is not None and (why := _why_no_id(table[column])) is not None:
         yield f"column {column!r} does not name the rows: {why}. Rows are numbered from 0 instead"
     words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
-    # Few names of two words may be those of cities.
+    # A few names of two words may be cities.
     others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
     if not guessed or len(columns.text) > 1 or not others:
         return
@@ -357,7 +356,7 @@ def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
         return
     numbers = {name: number for name in counts if not np.isnan(number := as_number(name))}
     negative = [name for name, number in numbers.items() if number < 0]
-    # Whole, beside names or other numbers: -1 and 1 are two classes.
+    # A whole number beside names or other numbers: -1 and 1 are two classes.
     is_odd = len(negative) == 1 and bool(_WHOLE.fullmatch(negative[0])) and {2} != {len(numbers), len(counts)}
     for name in [*(negative if is_odd else ()), *filter(_NO_LABEL.fullmatch, counts)]:
         yield (
@@ -369,24 +368,24 @@ def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
 def _spelling(text: str) -> str:
     """``text`` without case, in one Unicode form, and with single spaces.
 
-    Unlike :func:`text_key` it keeps whatever may turn a label: emoticons, the vowel signs of Hindi, C++ and C#.
+    Unlike :func:`text_key` it keeps whatever may change a label: emoticons, the vowel signs of Hindi, C++ and C#.
     """
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def _keys(rows: pd.DataFrame, key: Callable[[str], str]) -> np.ndarray:
-    """A number a row (n,), equal for texts of equal ``key``.
+    """Numbers (n,), equal for rows whose texts have equal ``key``.
 
-    Unlike :func:`row_keys`, a pair in the other order has another.
+    Unlike in :func:`row_keys`, the order of a pair matters.
     """
     columns = [rows[column].map(key) for column in ("text_a", "text_b") if column in rows]
     return pd.factorize(pd.Series(list(zip(*columns, strict=True)), dtype=object))[0]
 
 
 def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows (bool) have a text that stands in the table with another label too, and which of these to leave out.
+    """Masks of the rows whose text also occurs with another label, and of those among them to leave out.
 
-    Those that agree stay, where they are a clear majority of the rows of the text.
+    Rows with the label of a clear majority of the rows with their text stay.
     """
     groups = labels.groupby(keys)
     size = groups.transform("size")
@@ -403,9 +402,9 @@ def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.
 
 
 def _max_length(rows: pd.DataFrame) -> int:
-    """128, 256 or 512 tokens: the first that holds 95 % of the rows, at a guess of 1.4 tokens a word.
+    """The smallest of 128, 256 and 512 tokens that holds 95 % of the rows, assuming 1.4 tokens a word.
 
-    Of Chinese, Japanese, Thai and the like, a character counts as a word.
+    In Chinese, Japanese, Thai and the like, a character counts as a word.
     """
     texts = [rows[column] for column in ("text_a", "text_b") if column in rows]
     words = [sum(map(count_words, row)) for row in zip(*texts, strict=True)]
@@ -414,5 +413,5 @@ def _max_length(rows: pd.DataFrame) -> int:
 
 
 def name_of(file: Path) -> str:
-    """A name for the task of ``file``, from its stem; it may still be no valid name."""
+    """A task name from the stem of ``file``; it may still be invalid."""
     return re.sub(r"[^a-z0-9_-]+", "-", file.stem.casefold()).strip("-_")[:32]

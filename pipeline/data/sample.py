@@ -1,4 +1,4 @@
-"""Draw some of the rows where all are too many."""
+"""Draw a sample where all rows are too many."""
 
 import numpy as np
 import pandas as pd
@@ -7,12 +7,12 @@ from pipeline.data.strata import strata
 
 
 def at_most(rows: pd.DataFrame, size: int) -> pd.DataFrame:
-    """``rows``, or of more than ``size`` rows a sample of ``size``, the same in every call."""
+    """``rows``, or if there are more than ``size``, a sample of ``size``, the same in every call."""
     return rows if len(rows) <= size else rows.sample(size, random_state=0).reset_index(drop=True)
 
 
 def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
-    """``size`` row positions in file order, each class (or fifth of the score range) in its share.
+    """``size`` row positions in file order, with every class (or fifth of the score range) in proportion.
 
     Shares are rounded by largest remainder, so they add up to ``size`` exactly.
     """

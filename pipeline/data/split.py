@@ -13,20 +13,20 @@ from pipeline.data.strata import positions_by, strata
 from pipeline.system.errors import PipelineError, shortened
 
 _HUB = 0.05
-"""Pairs are grouped by either text, unless a group then has more than this share of the rows."""
+"""Pairs are grouped by either text, unless a group would then exceed this share of the rows."""
 
 
 def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str) -> list[np.ndarray]:
-    """The positions of the rows of each part, in the rows' order; ``shares`` (P,) add up to 1.
+    """Divide the rows by ``shares`` (P,), which add up to 1; returns the row positions of the P parts, ascending.
 
-    Rows of equal text stay together, and so do pairs that share one text, unless they share texts all over: then a part
-    may have texts of another (:func:`~pipeline.data.overlap.sharing_rows` counts its rows). Each class, or fifth of the
-    scores, is divided by ``shares`` as nearly as its texts allow: exactly, up to rounding, where no text repeats. A
-    class is in as many parts as it has texts of its own, the first part before the second, and so on; every class is in
-    the first. The split of equal rows is the same whatever their order.
+    Rows of equal text stay together, and so do pairs that share one text, unless that links too many pairs: then
+    parts may share texts (:func:`~pipeline.data.overlap.sharing_rows` counts the rows). Every class, or fifth of the
+    scores, is divided by ``shares`` as nearly as its texts allow: exactly, up to rounding, if no text repeats. A class
+    reaches as many parts as it has texts not shared with other classes, starting with the first; every class is in the
+    first. The split does not depend on the order of the rows.
 
     Raises:
-        PipelineError: naming ``what`` is split: a part would have a single label.
+        PipelineError: a part of ``what`` would have a single label.
     """
     groups, keys = _groups(rows), row_keys(rows)
     names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
@@ -41,7 +41,7 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
         own = of_stratum[stratum]
         for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
             parts[group] = part
-    # A class that shares all its texts with others may have gone where these went.
+    # A class that shares all its texts with others may have followed them.
     for stratum in np.unique(of_row):
         if not (parts[of_row == stratum] == 0).any():
             parts[min((group for group in groups if (of_row[group] == stratum).any()), key=len)] = 0
@@ -52,7 +52,7 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
 
 
 def _too_few(rows: pd.DataFrame, groups: Sequence[np.ndarray], parts: int) -> str:
-    """Why not each of the ``parts`` has two labels, and what to do."""
+    """Why some of the ``parts`` have fewer than two labels, and what to do."""
     texts = Counter(label for group in groups for label in rows["label"].iloc[group].unique())
     (first, most), (second, least), *_ = texts.most_common()
     what = f"{len(rows)} rows in {len(groups)} different texts are"
@@ -65,9 +65,9 @@ def _too_few(rows: pd.DataFrame, groups: Sequence[np.ndarray], parts: int) -> st
 
 
 def _groups(rows: pd.DataFrame) -> list[np.ndarray]:
-    """Row positions (n,) in groups that share a text, in either column of pairs, as :func:`text_key` reads it.
+    """Row positions in groups that share a text, in either column of pairs, compared by :func:`text_key`.
 
-    Where pairs share texts all over (one query with many passages), only pairs of the same two texts are a group.
+    If that would link too many pairs (one query with many passages), only pairs of the same two texts are a group.
     """
     groups = text_groups(rows)
     if "text_b" not in rows or max(map(len, groups)) <= max(2, _HUB * len(rows)):
@@ -76,7 +76,7 @@ def _groups(rows: pd.DataFrame) -> list[np.ndarray]:
 
 
 def _divided(sizes: Sequence[int], shares: Sequence[float]) -> list[int]:
-    """The part of each group of a stratum, by their ``sizes``, the largest first."""
+    """The part for every group of a stratum, given their ``sizes``, the largest first."""
     wanted = _targets(sum(sizes), min(len(sizes), len(shares)), shares)
     left = list(wanted)
     parts = []

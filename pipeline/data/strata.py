@@ -1,4 +1,4 @@
-"""Groups of rows that every part of a split or sample has in its share."""
+"""Groups of rows that every part of a split or sample holds in proportion."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ _BINS = 5
 
 
 def strata(labels: pd.Series) -> np.ndarray:
-    """The stratum of each row (n,): its class, or the fifth of the scores that its score is in."""
+    """The stratum of every row (n,): its class, or the fifth of the scores that it falls in."""
     values = labels.to_numpy()
     if values.dtype.kind != "f":
         return values
@@ -15,6 +15,6 @@ def strata(labels: pd.Series) -> np.ndarray:
 
 
 def positions_by(codes: np.ndarray) -> list[np.ndarray]:
-    """The positions of equal ``codes`` (n,), in order within each group; groups in the order of the codes."""
+    """The positions of equal ``codes`` (n,), in ascending order; groups in the order of the codes."""
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)

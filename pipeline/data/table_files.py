@@ -1,4 +1,4 @@
-"""Which files are tables, and whether one can be written; imports nothing heavy, so that a command can ask at once."""
+"""Which files are tables, and whether one can be written. Imports nothing heavy, so commands can check at once."""
 
 from pathlib import Path
 
@@ -10,21 +10,21 @@ from pipeline.system.errors import PipelineError, writing
 __all__ = ["STANDARD", "SUFFIXES", "check_output", "format_named", "name_of"]
 
 STANDARD = Path("-")
-"""Standard input or standard output, where a file is named; it is csv."""
+"""In place of a file name: standard input or output, as csv."""
 
 
 def format_named(file: Path) -> Format:
-    """The format that the name of ``file`` asks for; a :class:`PipelineError` if none has its suffix."""
+    """The format for the suffix of ``file``; a :class:`PipelineError` if there is none."""
     return CSV if file == STANDARD else format_of(file)
 
 
 def name_of(file: Path) -> str:
-    """What messages about the input ``file`` call it."""
+    """The name of the input ``file`` in messages."""
     return "standard input" if file == STANDARD else str(file)
 
 
 def check_output(output_file: Path, input_file: Path) -> None:
-    """Fail before anything is computed if a table cannot be written, or would replace the input."""
+    """Fail before any work is done if the table cannot be written, or would replace the input."""
     format_named(output_file)
     if output_file == STANDARD:
         return

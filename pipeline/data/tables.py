@@ -17,16 +17,16 @@ from pipeline.system.reading import check_regular, reading
 def read_table(file: Path) -> pd.DataFrame:
     """Read a table; text stays as written ("NA" and "null" are words, only an empty cell is empty).
 
-    Row n of the result is the file's row n: no blank line is skipped. Whatever is wrong is a :class:`PipelineError`.
+    Row n of the result is row n of the file: no blank line is skipped. Any fault raises a :class:`PipelineError`.
     """
     return read_any(file, strict=True).rows
 
 
 def read_any(file: Path, *, strict: bool) -> Table:
-    """The table of a file in the format of its content or suffix; a :class:`PipelineError` if it cannot be read.
+    """Read a table in the format of its content or suffix; a :class:`PipelineError` if it cannot be read.
 
     Args:
-        strict: as :class:`pipeline.data.formats.base.Reader` has it.
+        strict: see :class:`pipeline.data.formats.base.Reader`.
     """
     named, where = format_named(file), name_of(file)
     with reading(Path(where), f"write it again as {named.suffixes[0][1:]}", missing=""):

@@ -1,4 +1,4 @@
-"""The rows of a run: those it trains on, those it chooses by and those it is scored on, and how they are divided."""
+"""The rows that a run trains on, selects by and is scored on, and how they are divided."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 
 DEV_SEED = 20240101
-"""Holds out and samples dev rows, so that they are the same for every run, whatever its seed."""
+"""The seed that holds out and samples dev rows, so that they are the same for all runs, whatever their seeds."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Added:
     in_dev: int = 0  # left out: in the target's dev split
     in_test: int = 0  # left out: in the target's test texts, if these can be read
     in_other_dev: int = 0  # left out: in the dev split of another task that is scored
-    in_train: int = 0  # of those added: also in the target's own training rows
+    in_train: int = 0  # added although their text is also in the target's training rows
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The labelled rows of a run: it trains on some, chooses by others, and is scored on rows of a third kind."""
+    """The labelled rows of a run: for training, for selection, and for scoring."""
 
     train: pd.DataFrame
     dev: pd.DataFrame
-    """Validation rows, which choose an epoch, an anchor, an adapter."""
+    """Validation rows, which select an epoch, an anchor or an adapter."""
     test: pd.DataFrame | None = None
-    """Test rows; None where dev is scored itself."""
-    # How many training rows are left out because their text is in a dev split, by that split's task.
+    """Test rows; None if the run is scored on dev."""
+    # Training rows left out because their text is in a dev split: counts by that split's task.
     dropped: Mapping[str, int] = field(default_factory=dict)
-    # Training rows of other tasks, which follow the task's own, by task.
+    # Training rows of other tasks, appended to the task's rows, by task.
     added: Mapping[str, Added] = field(default_factory=dict)
-    whole: TaskData | None = field(default=None, repr=False)  # what this is a sample of
+    whole: TaskData | None = field(default=None, repr=False)  # if this is a sample: the data it was drawn from
 
     @property
     def scored(self) -> pd.DataFrame:
@@ -58,7 +58,7 @@ class TaskData:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """By kind of rows; ``test`` only where there are such rows."""
+        """Fingerprints by split; ``test`` only if there are test rows."""
         return {"train": fingerprint(self.train), **self._held_out_fingerprint}
 
     @property
@@ -84,12 +84,12 @@ class TaskData:
         return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
 
     def without(self, held_out: Mapping[str, pd.DataFrame]) -> TaskData:
-        """Drop the training rows whose text is in ``held_out``: by task, the validation and test rows there.
+        """Drop the training rows whose text is in ``held_out``, which has the validation and test rows by task.
 
-        A row that stands in several counts for the first in :attr:`dropped`.
+        A row whose text is in several counts for the first in :attr:`dropped`.
 
         Raises:
-            PipelineError: less than two classes stay.
+            PipelineError: fewer than two classes remain.
         """
         overlaps = first_overlap(self.train, list(held_out.values()))
         if (overlaps < 0).all():
@@ -106,14 +106,14 @@ class TaskData:
         return replace(self, train=train, dropped={**self.dropped, **dropped})
 
     def without_overlap(self, task: Task) -> TaskData:
-        """Drop the training rows of ``task`` whose text is in its own validation and test rows; see :meth:`without`."""
+        """Drop the training rows of ``task`` whose text is in its validation or test rows; see :meth:`without`."""
         return self.without({task.name: self.held_out})
 
     def sample(
         self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
     ) -> TaskData:
-        """A stratified sample: ``limit`` rows of train drawn by ``seed``; ``dev_limit`` of dev and ``test_limit`` of
-        test, always the same."""
+        """A stratified sample: ``seed`` draws ``limit`` rows of train; ``dev_limit`` rows of dev and ``test_limit`` of
+        test do not depend on it."""
 
         def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
             if size is None or size >= len(rows):
@@ -128,23 +128,23 @@ class TaskData:
         return replace(self, train=train, dev=dev, test=test, whole=self)
 
     def permuted(self, seed: int) -> TaskData:
-        """The same with the labels of the training rows in random order: nothing to learn but how often each occurs.
+        """The same rows with the training labels shuffled, so that only class frequencies can be learned.
 
-        What is trained on them is a control for what real labels teach (Zhang et al. 2017; Hewitt & Liang 2019).
+        Training on them is a control for what real labels teach (Zhang et al. 2017; Hewitt & Liang 2019).
         """
         order = np.random.default_rng(seed).permutation(len(self.train))
         train = self.train.assign(label=self.train["label"].to_numpy()[order])
         return replace(self, train=train, whole=self)
 
     def halved(self, task: Task, seed: int) -> TaskData:
-        """One half of dev chooses and the other scores; see :func:`pipeline.data.cut.cut`."""
+        """Select on one half of dev and score on the other; see :func:`pipeline.data.cut.cut`."""
         dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")
         return replace(self, dev=dev, test=test)
 
     def holding_out(self, task: Task, size: int, seed: int) -> TaskData:
-        """About ``size`` training rows, at most half of them, score instead of being trained on; all of dev chooses.
+        """Hold out about ``size`` training rows, at most half of them, to score on; select on all of dev.
 
-        They share no text with the rows that stay. Those that stand in dev too are left out.
+        They share no text with the remaining training rows. Rows whose text is also in dev are left out.
 
         Raises:
             PipelineError: too few rows can be held out.
@@ -161,9 +161,9 @@ class TaskData:
         return replace(self, train=train, test=test)
 
     def choosing_in_train(self, task: Task, share: float, seed: int) -> TaskData:
-        """A ``share`` of these training rows chooses instead of being trained on, and all of dev scores.
+        """Hold out a ``share`` of the training rows to select on, and score on all of dev.
 
-        What a person with few labelled rows can do: true few-shot learning (Perez et al. 2021).
+        This is all that a person with few labelled rows can do: true few-shot learning (Perez et al. 2021).
         """
         dev, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
         return replace(self, train=train, dev=dev, test=self.dev)

@@ -1,4 +1,4 @@
-"""Single texts, and what a model is asked by hand; imports nothing heavy, so that a command can ask at once."""
+"""Single texts, and inputs typed by hand. Imports nothing heavy, so commands can check at once."""
 
 import re
 import unicodedata
@@ -18,12 +18,12 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def same_form(text: str) -> str:
-    """``text`` in one Unicode form and without white space around it and null characters, as names are compared."""
+    """``text`` normalised for comparing names: one Unicode form, no outer white space, no null characters."""
     return unicodedata.normalize("NFC", text.replace("\0", "")).strip()
 
 
 def name_among(name: str, names: Iterable[str]) -> str | None:
-    """``name`` if it is one of ``names``, else the only one that differs in Unicode form, case or outer blanks."""
+    """``name`` if it is in ``names``, else the only one that differs just in Unicode form, case or outer blanks."""
     known = list(names)
     keys = [unicodedata.normalize("NFKC", same_form(str(each))).casefold() for each in (name, *known)]
     alike = [other for other, key in zip(known, keys[1:], strict=True) if key == keys[0]]
@@ -31,21 +31,21 @@ def name_among(name: str, names: Iterable[str]) -> str | None:
 
 
 def count_words(text: str) -> int:
-    """The words of ``text``; where a script has no spaces between words, its characters."""
+    """The number of words in ``text``; in scripts without spaces, of characters."""
     return len(text.split()) if text.isascii() else len(_WORD.findall(text))
 
 
 def is_broken(value: Any) -> bool:
-    """Whether a text holds a lone surrogate, as JSON can spell them."""
+    """Whether a text holds a lone surrogate, which JSON can encode."""
     return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 def check_input(text: object, where: str, task: str, is_pair: bool) -> tuple[str, ...]:
-    """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit.
+    """The one or two texts of an input; a :class:`PipelineError` that names ``where`` it came from if it is unfit.
 
     Args:
-        task: the name of the task that the model is for.
-        is_pair: whether it reads pairs.
+        task: the name of the model's task.
+        is_pair: whether the model reads pairs.
     """
     reads = 'a pair of texts, such as ["a", "b"]' if is_pair else "a single text"
     parts = tuple(text) if isinstance(text, tuple | list) else (text,)

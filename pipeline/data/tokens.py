@@ -22,13 +22,13 @@ from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
 
 _FORMAT = 4
-# Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
+# 510 tokens fit beside the special ones: Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
-_ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
+_ORDERS = 3  # the random stream for the order of pairs, separate from those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
-_MANY = 5000  # rows take seconds, and are shown as they are done
+_MANY = 5000  # rows that take seconds, so that progress is shown
 _DIGEST = hashlib.sha256().digest_size
-_MAPPED = 2**24  # bytes of a cached file from which on it is mapped into memory instead of read
+_MAPPED = 2**24  # bytes; cached files from this size on are memory-mapped instead of read
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Tokenizer:
     """A backbone's tokenizer."""
 
     fast: PreTrainedTokenizerFast
-    token_types: bool  # whether the backbone distinguishes the sentences of a pair by them
+    token_types: bool  # whether the backbone uses them to distinguish the sentences of a pair
 
     @cached_property
     def hash(self) -> str:
-        """Over the whole content: vocabulary, normaliser, special tokens. A cased and an uncased BERT share a class."""
+        """Hash of the whole content: vocabulary, normaliser, special tokens. Cased and uncased BERT share a class."""
         content = json.loads(self.fast.backend_tokenizer.to_str())
-        # Set at each call, so what stands here is of the last one.
+        # Set at every call, so the value here is left over from the last one.
         content.pop("truncation", None)
         content.pop("padding", None)
-        # Only transformers knows these. Left out at their defaults, so that runs keep their names.
+        # Only transformers knows these. Omitted at their defaults, so that runs keep their names.
         if self.fast.truncation_side != "right":
             content["truncation_side"] = self.fast.truncation_side
         if self.fast.split_special_tokens:
@@ -59,7 +59,7 @@ class Tokenizer:
 
 
 class Ragged(Sequence[np.ndarray]):
-    """An integer array a row, all in a few large buffers: millions of arrays would take 100 bytes each to describe."""
+    """One integer array a row, stored in a few large buffers: millions of arrays would cost 100 bytes each."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._parts = [(chunk.values.to_numpy(), chunk.offsets.to_numpy()) for chunk in column.chunks]
@@ -106,7 +106,7 @@ class Picked(Sequence[np.ndarray]):
 
 
 class Cut(NamedTuple):
-    """Rows that are longer than what is read of them."""
+    """Rows that the model reads only in part."""
 
     rows: int
     max_length: int
@@ -120,7 +120,7 @@ class TokenisedSplit:
     types_a: Sequence[np.ndarray] | None  # token types of ``a``, if the backbone has them
     b: Sequence[np.ndarray] | None  # second sentences of a siamese encoding; a cross encoding has both in ``a``
     labels: np.ndarray | None  # float64 or int64, without NaN
-    is_cut: np.ndarray | None = None  # bool: the row has more tokens than stand here; None: not known
+    is_cut: np.ndarray | None = None  # bool: whether the row was truncated; None: not known
 
     def __len__(self) -> int:
         return len(self.a)
@@ -132,7 +132,7 @@ class TokenisedSplit:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of the longest input of each row: what a batch is padded to."""
+        """Tokens of the longest input of every row, which decides the padding of a batch."""
         lengths = _lengths(self.a)
         return lengths if self.b is None else np.maximum(lengths, _lengths(self.b))
 
@@ -149,12 +149,12 @@ def tokenise(
     truncation: Truncation = "head",
     cached: bool = True,
 ) -> TokenisedSplit:
-    """Tokenise canonical rows, or if ``cached`` read them from the cache if they were tokenised in the same way before.
+    """Tokenise canonical rows, or with ``cached`` read them from the cache if they were tokenised alike before.
 
-    A pair longer than ``max_length`` loses tokens of its longer sentence first, so that both stay. Of a single text,
-    ``head`` keeps the beginning; ``head-and-tail`` keeps a quarter from the beginning and the rest from the end, where
-    reviews often state their opinion (Sun et al. 2019, section 5.3.1). A tokenizer whose ``truncation_side`` is left
-    cuts pairs, and texts under ``head``, at their beginning instead.
+    A pair longer than ``max_length`` loses tokens of its longer sentence first, so that both survive. For a single
+    text, ``head`` keeps the beginning; ``head-and-tail`` keeps a quarter from the beginning and the rest from the end,
+    where reviews often state their opinion (Sun et al. 2019, section 5.3.1). A tokenizer whose ``truncation_side`` is
+    left cuts pairs, and texts under ``head``, at their beginning instead.
     """
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
@@ -183,7 +183,7 @@ def tokenise(
 
 
 def whole_lengths(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding) -> np.ndarray:
-    """Tokens (n, I) of each input of canonical rows if nothing is cut; I is 2 for pairs read apart, else 1."""
+    """Untruncated lengths of canonical rows in tokens, (n, I); I is 2 for pairs encoded separately, else 1."""
     parts = _tokenise(rows, tokenizer, encoding == "siamese" and "text_b" in rows, _ENDLESS, with_tail=False)
     return np.concatenate(
         [np.array([Ragged(part[name]).lengths for name in ("a", "b") if name in part.column_names]).T for part in parts]
@@ -199,8 +199,8 @@ def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, ep
     """Take each row from ``given`` or, with probability one half, from ``turned``, the same rows with texts swapped.
 
     A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and answers differently for b before a, although the order means
-    nothing in most pair tasks (Hayes 2024 trains on random orders). The choice depends on ``(seed, epoch)`` alone, so a
-    resumed run reads what it would have read.
+    nothing in most pair tasks (Hayes 2024 trains on random orders). The choice depends only on ``(seed, epoch)``, so a
+    resumed run repeats it.
     """
     turns, rows = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5, np.arange(len(given))
     types = None
@@ -229,7 +229,7 @@ def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
 def _tokenise(
     rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int, with_tail: bool
 ) -> Iterator[pa.Table]:
-    """The tokens in parts of as many rows as are tokenised at once."""
+    """Yield the tokens in parts, one for every group of rows that is tokenised at once."""
     encode = partial(
         tokenizer.fast,
         truncation="do_not_truncate" if with_tail else "longest_first",
@@ -267,18 +267,18 @@ def _tokenise(
 
 
 def _are_cut(inputs: BatchEncoding, max_length: int) -> np.ndarray:
-    """Which of the inputs (n,), bool, have more than ``max_length`` tokens, or had before they were cut."""
+    """Mask (n,) of the inputs that have more than ``max_length`` tokens, or had before they were cut."""
     assert inputs.encodings is not None
     return np.array([len(each) > max_length or len(each.overflowing) > 0 for each in inputs.encodings], dtype=bool)
 
 
 def head_tokens(max_length: int) -> int:
-    """How many of ``max_length`` tokens ``head-and-tail`` keeps of the beginning, the first special one included."""
+    """How many of ``max_length`` tokens ``head-and-tail`` takes from the beginning, with the first special one."""
     return 1 + round((max_length - 2) * _HEAD_SHARE)
 
 
 def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
-    """First and last tokens of a text that has a special token at either end, as all supported families give it."""
+    """First and last tokens of a text with a special token at either end, as in all supported families."""
     if len(ids) <= max_length:
         return ids
     head = head_tokens(max_length)
@@ -287,7 +287,7 @@ def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
 
 def _read_cached(file: Path) -> pa.Table | None:
     try:
-        # Of a mapped file the system reads what a batch needs, and takes the room back when it is short of it.
+        # The system reads only the parts of a mapped file that a batch needs, and can free them under pressure.
         is_large = file.stat().st_size >= _MAPPED
         content = pa.memory_map(str(file)).read_buffer() if is_large else pa.py_buffer(file.read_bytes())
         digest, body = bytes(memoryview(content)[:_DIGEST]), memoryview(content)[_DIGEST:]
@@ -299,9 +299,9 @@ def _read_cached(file: Path) -> pa.Table | None:
 
 
 def _write_cached(parts: Iterable[pa.Table], file: Path) -> None:
-    """Write each part as it comes, so that they are never all in memory."""
+    """Write the parts as they come, so that they are never all in memory."""
     try:
-        # Tokens can be turned back into texts, such as those of customers: a new folder is its owner's alone.
+        # Tokens can be decoded to texts, which may be confidential: a new folder is readable by its owner alone.
         file.parent.parent.mkdir(parents=True, exist_ok=True)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         with new_file(file) as temporary:
