@@ -1,7 +1,7 @@
-"""Tar files that xz packed, and the folder that one unpacks to. A file that somebody else wrote may hold anything.
+"""Write and unpack ``.tar.xz`` archives. A file from somebody else may contain anything.
 
-xz packs the tar file as one stream, so what its files have in common is kept once. The runs of a study share the
-identifiers of their rows, so their archive shrinks to a quarter.
+xz compresses the tar file as one stream, so content that its files share is stored once. The runs of a study share row
+identifiers, so their archive shrinks to a quarter.
 """
 
 import io
@@ -18,19 +18,20 @@ from pipeline.system.reading import check_regular, reading
 
 REMEDY = "export it again"
 _SIZE, _RATIO = 2**26, 64
-"""What unpacks to more bytes than these, and to more than this many times its packed size, is refused."""
+"""An archive is refused if it unpacks to more than this many bytes and more than this many times its size."""
 
 Source = Path | Callable[[], bytes]
-"""A file, or what makes the contents of one."""
+"""A file, or a function that makes the content of one."""
 
 
 def write_archive(file: Path, sources: Mapping[str, Source], level: Literal[0, 9]) -> None:
-    """Write ``sources``, by the names that they get, into one ``.tar.xz`` file, which appears complete or not at all.
+    """Write ``sources``, by their names in the archive, into one ``.tar.xz`` file, which appears complete or not at
+    all.
 
     Equal files give equal bytes: times, owners and permissions are left out.
 
     Args:
-        level: how hard xz tries; its window reaches 256 KiB back, or 64 MiB.
+        level: xz preset; its window is 256 KiB (0) or 64 MiB (9).
 
     Raises:
         PipelineError: a file cannot be read.
@@ -52,10 +53,10 @@ def write_archive(file: Path, sources: Mapping[str, Source], level: Literal[0, 9
 
 @contextmanager
 def unpacked(file: Path, root: Path) -> Iterator[Path]:
-    """A hidden folder in ``root`` with the files of an archive, none of them a link. It is gone at the end.
+    """A hidden folder in ``root`` with the files of an archive, no links among them; deleted on exit.
 
     Raises:
-        PipelineError: no archive, a damaged one, or one that holds more than any export; or there is no room for it.
+        PipelineError: the file is not an archive, is damaged or is larger than any export; or the disk is full.
     """
     with reading(file):
         check_regular(file)
@@ -65,13 +66,13 @@ def unpacked(file: Path, root: Path) -> Iterator[Path]:
             with tarfile.open(fileobj=bounded, mode="r|") as archive:
                 for member in archive:
                     _unpack(file, archive, member, folder)
-            while bounded.read(2**20):  # xz checks itself at its end, which a tar file need not reach
+            while bounded.read(2**20):  # xz verifies its checksum at the end, past the end of the tar file
                 pass
         yield folder
 
 
 def refused(file: Path, why: str) -> PipelineError:
-    """The error that names the archive, and what to do."""
+    """The error that names the archive and says what to do."""
     return PipelineError(f"{file}: {why}: {REMEDY}")
 
 
@@ -89,7 +90,7 @@ def _unpack(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, folde
 
 
 class _Bounded(io.BufferedIOBase):
-    """The content of an xz file, but no more than an export has: a small one may unpack to any number of bytes."""
+    """Reads an xz file up to the size limit of an export: a small file may unpack to any number of bytes."""
 
     def __init__(self, file: Path, stream: lzma.LZMAFile) -> None:
         self._file, self._stream = file, stream

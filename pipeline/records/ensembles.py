@@ -15,17 +15,17 @@ from pipeline.system.errors import PipelineError, noted
 from pipeline.system.reading import present, read_model, reading
 
 ChosenOn = Literal["half", "all", "dev"]
-"""One half of dev, and the other scores; all of dev; or all of dev where the runs are scored on other rows."""
+"""One half of dev, with scores on the other; all of dev; or all of dev while the runs are scored on other rows."""
 
 QUALIFICATION = (
     "slightly optimistic: the members' epochs and other choices of their runs were made on all of dev, including this"
     " half"
 )
-"""What goes with every score on the half of dev that members and weights were not chosen on."""
+"""Accompanies every score on the half of dev that members and weights were not chosen on."""
 
 
 class Member(BaseModel, frozen=True):
-    """A run that takes part."""
+    """A run that takes part in the ensemble."""
 
     run: str
     kind: str
@@ -36,7 +36,7 @@ class Member(BaseModel, frozen=True):
 
 
 class Scores(BaseModel, frozen=True):
-    """On some rows of dev."""
+    """Scores on some rows of dev."""
 
     rows: int
     ensemble: float
@@ -44,7 +44,7 @@ class Scores(BaseModel, frozen=True):
 
 
 class EnsembleRecord(BaseModel, frozen=True):
-    """What ``ensemble.json`` holds."""
+    """The content of ``ensemble.json``."""
 
     schema_version: int = 1
     name: Name
@@ -65,14 +65,14 @@ class EnsembleRecord(BaseModel, frozen=True):
 
     @property
     def drop(self) -> float | None:
-        """What the ensemble loses from the rows that members and weights were chosen on to those they were not.
+        """The ensemble's score on the rows that chose members and weights, minus its score on the other rows.
 
-        The members' epochs were chosen on both, so the optimism of that choice does not show here.
+        The members' epochs were selected on both, so the optimism of that selection does not show here.
         """
         return None if self.held_out is None else self.chosen.ensemble - self.held_out.ensemble
 
     def summary(self) -> dict[str, Any]:
-        """What the command prints with ``--json``."""
+        """The object that the command prints with ``--json``."""
         return {
             "ensemble": self.name,
             **self.model_dump(include={"task", "metric", "rule"}),
@@ -100,7 +100,7 @@ class Ensembles:
         return sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))
 
     def read_all(self) -> tuple[list[EnsembleRecord], list[str]]:
-        """Every ensemble by name, and why others cannot be read. A glob would not say that a folder cannot."""
+        """Every readable ensemble by name, and why the others cannot be read. A glob hides unreadable folders."""
         folders, records, problems = list[Path](), list[EnsembleRecord](), list[str]()
         with noted(problems), reading(self.root):
             folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
@@ -111,14 +111,14 @@ class Ensembles:
         return records, problems
 
     def why_kept(self, run: str) -> list[str]:
-        """Why ensembles need the model of ``run``, or may need it."""
+        """Why ensembles need, or may need, the model of ``run``."""
         records, problems = self.read_all()
         users = [record.name for record in records if any(member.run == run for member in record.members)]
         reasons = [f"run {run} is a member of the ensemble in {self.root / name}" for name in users]
         return reasons + [f"cannot tell whether an ensemble needs run {run}: {problem}" for problem in problems]
 
     def named(self, name: str) -> EnsembleRecord:
-        """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""
+        """The ensemble called ``name``, or a :class:`PipelineError` that lists the existing ones."""
         record = self.find(name)
         if record is None:
             here = ", ".join(self.names()) or "none"

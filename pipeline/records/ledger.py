@@ -24,14 +24,14 @@ from pipeline.system.locks import is_held, locked
 from pipeline.system.reading import ModelFiles, check_regular, present, reading
 
 RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")
-"""The names of the files that are a finished run's record."""
+"""Names of the files that form a finished run's record."""
 
 RUN_NAME = re.compile(r"[\w-]{1,64}")
-"""What may be the name of a folder beside the others: a person's slip must not be read as a path."""
+"""Valid folder names here, so that a typing error is never read as a path."""
 
 
 def train_again(run: str) -> str:
-    """What a user should do about files of a run that are damaged, whichever command trained it."""
+    """Advice to the user about damaged files of a run, whichever command trained it."""
     return f"remove it (python -m pipeline runs remove {run} --force) and run the command again"
 
 
@@ -60,15 +60,15 @@ class Ledger:
         return self._records.read(self.folder(run) / "run.json") if RUN_NAME.fullmatch(run) else None
 
     def lineage(self, start: RunRecord | None) -> list[RunRecord]:
-        """The runs that tuning one model on several tasks in turn went through up to ``start``, the first one first.
+        """The runs in which one model was tuned on several tasks in turn, up to ``start``, first run first.
 
         Raises:
-            PipelineError: one is no longer in the ledger.
+            PipelineError: one of them is no longer in the ledger.
         """
         steps: list[RunRecord] = []
         while start is not None:
             steps.insert(0, start)
-            # Fine-tuning may have a linear probe for its source, which only gave its head.
+            # The source of a fine-tuning may be a linear probe, which only gave its head.
             source = start.sources[0].run if start.sources and start.kind != "full" else None
             start = self.find(source) if source is not None else None
             if source is not None and start is None:
@@ -76,11 +76,11 @@ class Ledger:
         return steps
 
     def names(self) -> list[str]:
-        """The runs that left anything, finished or not."""
+        """Runs that left any files, finished or not."""
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
 
     def newest(self, most: int) -> list[str]:
-        """Those of :meth:`names` whose folders changed last, ``most`` at most."""
+        """At most ``most`` of :meth:`names`, those whose folders changed last."""
         if not self.root.is_dir():
             return []
         changed: list[tuple[int, str]] = []
@@ -91,7 +91,7 @@ class Ledger:
         return [name for _, name in nlargest(most, changed)]
 
     def records(self) -> tuple[dict[str, RunRecord], dict[str, str]]:
-        """The finished runs by name, and by folder why other records cannot be read."""
+        """The finished runs by name, and for other folders why their records cannot be read."""
         records, damaged = dict[str, RunRecord](), dict[str, str]()
         files = [self.folder(name) / "run.json" for name in self.names() if RUN_NAME.fullmatch(name)]
         for file, record in self._records.read_all(files).items():
@@ -105,14 +105,14 @@ class Ledger:
         return records, damaged
 
     def began(self, run: str) -> bool:
-        """Whether a run called ``run`` left anything, finished or not."""
+        """Whether a run called ``run`` left any files, finished or not."""
         return bool(RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
     def is_unfinished(self, run: str) -> bool:
-        """Whether a run without a record is being trained, or left a checkpoint, kept weights or a part of its record.
+        """Whether a run without a record is in training, or left a checkpoint, weights or part of a record.
 
-        The lock alone does not count: a refused command leaves it, and so does further pretraining, whose record is in
-        its output folder.
+        The lock alone does not count: a refused command leaves one, and so does further pretraining, which keeps its
+        record in its output folder.
         """
         folder, checkpoint = self.folder(run), self.checkpoint_file(run).parent
         if not self.began(run) or present(folder / "run.json"):
@@ -126,9 +126,9 @@ class Ledger:
         """``id``, ``label``, ``prediction`` and class probabilities of a split, in its order.
 
         Args:
-            task: by default the only task, or the first, that the run trained on.
-            split: ``dev``, the validation rows; ``test``, rows that are only scored, if there are any; ``scored``, the
-                latter where there are any, else dev.
+            task: by default the only or first task that the run trained on.
+            split: ``dev``, the validation rows; ``test``, rows that are only scored, if any; ``scored``: test if there
+                is one, else dev.
         """
         record = self.find(run) if task is not None else None
         file = self._predictions_file(run, None if record and record.trained_on[0] == task else task)
@@ -139,16 +139,16 @@ class Ledger:
         return table[wanted].reset_index(drop=True)
 
     def curve(self, run: str) -> pd.DataFrame:
-        """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
+        """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row per evaluation.
 
-        Epoch 0, where there is one, is the score before any step, and has no loss.
+        Epoch 0, if present, is the score before the first step, without a loss.
         """
         return _read(pd.read_csv, self.folder(run) / "curve.csv", "epoch", "dev")
 
     def attention(self, run: str) -> pd.DataFrame | None:
-        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over tokens of dev."""
+        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over the tokens of dev."""
         file = self.folder(run) / "attention.csv"
-        # A task may be called "null" or "nan".
+        # so that a task may be called "null" or "nan"
         return _read(pd.read_csv, file, keep_default_na=False) if present(file) else None
 
     def _predictions_file(self, run: str, task: str | None = None) -> Path:
@@ -156,10 +156,10 @@ class Ledger:
 
     @contextmanager
     def lock(self, run: str, wait: bool = False) -> Iterator[None]:
-        """Keep two processes from training one run at once; a killed process gives its lock up by itself.
+        """Lock a run so that only one process trains it; the lock of a killed process is released by itself.
 
-        What killed processes left of half-written files is cleared away. If another process is at it, ``wait`` for it
-        or raise :class:`RunBusy`.
+        Also clears half-written files of killed processes. If another process holds the lock, ``wait`` for it or raise
+        :class:`RunBusy`.
         """
         folder = self.folder(run)
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
@@ -173,7 +173,7 @@ class Ledger:
         return is_held(self.folder(run) / ".lock")
 
     def withdraw(self, run: str) -> None:
-        """Let a run that is trained again count as unfinished, before files that its old record describes change."""
+        """Mark a run that is trained again as unfinished, before the files that its old record describes change."""
         folder = self.folder(run)
         with writing(folder):
             (folder / "run.json").unlink(missing_ok=True)
@@ -185,7 +185,7 @@ class Ledger:
         predictions: Mapping[str, pd.DataFrame],
         attention: pd.DataFrame | None = None,
     ) -> None:
-        """Write everything of a run, ``run.json`` last, and drop its checkpoint; ``predictions`` are by task."""
+        """Write all files of a run, ``run.json`` last, and drop its checkpoint; ``predictions`` are by task."""
         folder = make_folder(self.folder(record.run))
         self.withdraw(record.run)
         write_table(pd.DataFrame(curve, dtype=object), folder / "curve.csv")
@@ -195,19 +195,19 @@ class Ledger:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json", by_alias=True))
         self.drop_checkpoint(record.run)
-        clear_leftovers(self.root)  # of a removal that was killed
+        clear_leftovers(self.root)  # left by a removal that was killed
 
     def files(self, run: str) -> list[Path]:
-        """The files that are the record of a finished run, not its weights or checkpoint; none if it was removed."""
+        """The files of a finished run's record, without weights and checkpoint; none if it was removed."""
         folder = self.folder(run)
         with reading(folder), suppress(FileNotFoundError):
             return sorted(file for file in folder.iterdir() if RECORD_FILE.fullmatch(file.name))
         return []
 
     def add(self, run: str, files: Iterable[Path]) -> bool:
-        """Add the record of a run that was finished elsewhere, a copy of its files, ``run.json`` last.
+        """Add the record of a run that finished elsewhere by copying its files, ``run.json`` last.
 
-        Nothing is done if the run is finished here: False. A run that was begun here counts as finished then.
+        Returns False, and does nothing, if the run is finished here. A run that was begun here is then finished.
         """
         with self.lock(run):
             if self.find(run) is not None:
@@ -219,13 +219,13 @@ class Ledger:
         return True
 
     def add_scores(self, record: RunRecord, added: Mapping[str, tuple[TaskScore, pd.DataFrame]]) -> RunRecord:
-        """Add what the model of a finished run is found to score on other tasks, predictions first.
+        """Add a finished run's scores on other tasks, predictions first.
 
         Nothing is written if the run was removed.
         """
         scores = {task: score for task, (score, _) in added.items()}
         with self.lock(record.run, wait=True):
-            # Another process may have added some since the record was read, or removed it.
+            # Another process may have added some, or removed the run, since the record was read.
             current = self.find(record.run)
             known = record if current is None else current
             record = known.model_copy(update={"scores": {**known.scores, **scores}})
@@ -236,15 +236,15 @@ class Ledger:
         return record
 
     def tidy(self, run: str) -> None:
-        """Remove what a process that was killed just after it finished ``run`` left of it."""
+        """Remove the leftovers of a process that was killed just after it finished ``run``."""
         if self.checkpoint_file(run).parent.is_dir() and not self._is_marked(run):
-            # Whoever trains it anew, or does not let us write, keeps the checkpoint.
+            # The checkpoint stays while another process trains the run again, or if the folder is read-only.
             with suppress(PipelineError), self.lock(run):
                 if not self._is_marked(run):
                     self.drop_checkpoint(run)
 
     def remove(self, run: str) -> None:
-        """Delete a run, finished or not; raises :class:`RunBusy` while another process trains it."""
+        """Delete a run, finished or not; raises :class:`RunBusy` if another process is training it."""
         folder = self.folder(run)
         with self.lock(run), writing(folder):
             if folder.is_symlink():
@@ -254,21 +254,21 @@ class Ledger:
             remove_folder(folder)
 
     def begin_again(self, run: str) -> None:
-        """Let a finished run be trained from its beginning, or go on where that was interrupted.
+        """Prepare to train a finished run again from the start, or to resume such a training.
 
-        What it finished before stays until it has finished again. Until then its checkpoint is not tidied away.
+        The old record stays until the run finishes again. Until then its checkpoint is not tidied away.
         """
         if not self._mark(run, "again").exists():
             self.drop_checkpoint(run)
             self._put_mark(run, "again")
 
     def make_up_for_model(self, run: str) -> None:
-        """Keep the checkpoint of a run from being tidied away if it has a record, and is trained for its lost model."""
+        """Protect the checkpoint of a run that has a record, but is trained again because its model was lost."""
         if present(self.folder(run) / "run.json"):
             self._put_mark(run, "lost")
 
     def drop_checkpoint(self, run: str) -> None:
-        """Let the run begin at its beginning."""
+        """Delete the checkpoint, so that the run starts from the beginning."""
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
     def _put_mark(self, run: str, why: Literal["again", "lost"]) -> None:
@@ -278,18 +278,18 @@ class Ledger:
             mark.touch()
 
     def _is_marked(self, run: str) -> bool:
-        """Whether the run is trained although it was finished."""
+        """Whether a finished run is being trained again."""
         return self._mark(run, "again").exists() or self._mark(run, "lost").exists()
 
     def _mark(self, run: str, why: Literal["again", "lost"]) -> Path:
-        """Beside the checkpoint of a run that is trained although it was finished: by force, or for its lost model."""
+        """The mark beside the checkpoint of a finished run that is trained again: by force, or for its lost model."""
         return self.checkpoint_file(run).with_name(why)
 
 
 def _read(
     reader: Callable[..., pd.DataFrame], file: Path, *columns: str, others: Sequence[str] = (), **options: Any
 ) -> pd.DataFrame:
-    """The table in ``file``, which must have ``columns`` of finite numbers, and ``others`` of anything."""
+    """Read the table in ``file``; it must have ``columns`` of finite numbers, and ``others`` of any type."""
     remedy = train_again(file.parent.name)
     with reading(file, remedy):
         check_regular(file)

@@ -1,4 +1,4 @@
-"""Exports: artifacts in one file; what a file that claims to be one must hold; importing it."""
+"""Export artifacts into one file, check such a file, and import it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pipeline.system.atomic import clear_leftovers, new_folder, sha256_file
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import reading
 
-_LEVEL: Final = 0  # weights hardly shrink
+_LEVEL: Final = 0  # weights hardly compress
 
 
 def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
-    """Write an artifact of ``store``, checked, with the adapters of a fusion, into one file; returns them.
+    """Write a checked artifact of ``store``, with the adapters of a fusion, into one file; returns the artifacts.
 
-    A file of an artifact may be a link, since a manifest can name no content that its author did not know.
+    The files of an artifact may be links: a manifest lists hashes, so its author must have known the content.
     """
     store.check()
     artifact = store.find(run)
@@ -37,7 +37,7 @@ def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import added, and what was there before with the same contents."""
+    """The artifacts that an import added, and those that were there already with the same contents."""
 
     added: tuple[Artifact, ...]
     already_here: tuple[Artifact, ...]
@@ -46,11 +46,11 @@ class Imported:
 def import_artifacts(store: Store, file: Path) -> Imported:
     """Add the artifacts of an export to ``store``: all of them, or none on an error.
 
-    All are unpacked and checked before any appears, adapters before the fusion over them.
+    Unpacks and checks all before any appears, adapters before the fusion over them.
 
     Raises:
-        PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or the store
-            has an artifact in it with other contents.
+        PipelineError: it is not an export of this project, is damaged, lacks an adapter that its fusion needs, or
+            contains an artifact that the store has with other contents.
     """
     with unpacked(file, store.root) as folder:
         manifests = _manifests(file, folder)
@@ -78,7 +78,7 @@ def _check_sources(file: Path, manifests: Sequence[Manifest], store: Store) -> N
 
 
 def _same_here(file: Path, manifest: Manifest, store: Store) -> Artifact | None:
-    """The artifact of the same run in ``store``, or None; an error if its contents are others or damaged."""
+    """The artifact of the same run in ``store``, or None; raises if its contents differ or are damaged."""
     artifact = store.find(manifest.run)
     if artifact is None:
         return None
@@ -92,7 +92,7 @@ def _same_here(file: Path, manifest: Manifest, store: Store) -> Artifact | None:
 
 
 def _add(file: Path, folder: Path, manifests: Sequence[Manifest], store: Store) -> None:
-    """Move all of ``manifests`` from ``folder`` into the store, the first first; on an error none stays."""
+    """Move all of ``manifests`` from ``folder`` into the store, in order; on an error none stays."""
     appeared: list[Path] = []
 
     def note(place: Path) -> Callable[..., None]:
@@ -100,14 +100,14 @@ def _add(file: Path, folder: Path, manifests: Sequence[Manifest], store: Store) 
 
     try:
         with ExitStack() as entered:
-            # What is entered last appears first.
+            # callbacks run in reverse: the last one entered moves first
             for manifest in reversed(manifests):
                 place = store.root / manifest.place
                 entered.push(note(place))
                 new = entered.enter_context(new_folder(place))
                 for name in _names(manifest):
                     (folder / manifest.place / name).rename(new / name)
-            for manifest in manifests:  # another command may have put one there meanwhile
+            for manifest in manifests:  # another command may have added one meanwhile
                 _same_here(file, manifest, store)
     except BaseException:
         for place in reversed(appeared):
@@ -116,7 +116,7 @@ def _add(file: Path, folder: Path, manifests: Sequence[Manifest], store: Store) 
 
 
 def _manifests(file: Path, folder: Path) -> list[Manifest]:
-    """The manifests of an export in ``folder``, adapters before fusions; all files are as they say."""
+    """The manifests of an export in ``folder``, adapters before fusions, after all files are verified."""
     manifests, files = dict[str, Manifest](), set[str]()
     there = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
     for name in sorted(each for each in there if each.endswith(f"/{MANIFEST}")):

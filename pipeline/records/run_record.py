@@ -14,13 +14,13 @@ from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 
 SCHEMA = 6
-"""Part of every run's name: raised when equal settings come to train otherwise or are identified otherwise, so that
-unlike runs are not mixed. A record says which number its run was named with; a run of another number is trained again.
+"""Part of every run's name. Raised when equal settings come to train or to be identified differently, so that unlike
+runs are not mixed. A record stores its number; a run with another number is trained again.
 """
 
 Reading = Literal["same", "probability", "middle", "cosine"]
-"""As it is; a probability as a score; a score as a class, above the middle of its range or not; by the other task's own
-head, which is a cosine and has no weights."""
+"""How a model predicts another task: as it is; a probability as a score; a score as a class, by the middle of its
+range; or with the other task's head, a cosine without weights."""
 
 
 # Bounded, so that products and sums of them are finite.
@@ -36,7 +36,7 @@ class Cost(BaseModel, frozen=True):
 
 
 class Parameters(BaseModel, frozen=True):
-    """What a run's model is made of, to be added up to what must be stored."""
+    """The parts of a run's model, to be added up to its storage."""
 
     backbone: Count = Field(description="of the pretrained encoder, without adapters")
     head: Count = Field(description="of the heads")
@@ -44,7 +44,7 @@ class Parameters(BaseModel, frozen=True):
 
 
 class TaskScore(BaseModel, frozen=True, populate_by_name=True):
-    """A run's model on one task."""
+    """The score of a run's model on one task."""
 
     metric: Metric
     dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
@@ -77,17 +77,17 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
 
     @property
     def value(self) -> float:
-        """The score that tables show: on test rows, where there are any."""
+        """The score that tables show: on test rows if there are any, else on dev."""
         return self.dev if self.test is None else self.test
 
     @property
     def scored_rows(self) -> int:
-        """How many rows :attr:`value` is of."""
+        """Number of rows behind :attr:`value`."""
         return self.rows if self.test is None else self.test_rows
 
 
 class RunRecord(BaseModel, frozen=True):
-    """What ``run.json`` holds."""
+    """The content of ``run.json``."""
 
     schema_version: int = SCHEMA
     run: str
@@ -125,7 +125,7 @@ class RunRecord(BaseModel, frozen=True):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Check what every reader counts on, and the types of the fields do not say."""
+        """Check what every reader relies on beyond the field types."""
         if not self.trained_on:
             raise ValueError("scores: no task that it trained on")
         described = self.identity.get("tasks")
@@ -151,7 +151,7 @@ class RunRecord(BaseModel, frozen=True):
         return self
 
     def score(self, task: str) -> TaskScore:
-        """What the run's model scores on ``task``; a :class:`PipelineError` if it was not scored on it."""
+        """The score of the run's model on ``task``; a :class:`PipelineError` if it was not scored on it."""
         if task not in self.scores:
             raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {', '.join(self.scores)}")
         return self.scores[task]
@@ -163,12 +163,12 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def task(self) -> str:
-        """The tasks that the run trained on in one word: ``sst``, or ``quora+sst`` of joint training."""
+        """The tasks that the run trained on in one word: ``sst``, or ``quora+sst`` for joint training."""
         return "+".join(self.trained_on)
 
     @property
     def metric(self) -> str:
-        """What :attr:`dev` counts in: the metric of the only task, or ``mean``."""
+        """The metric of :attr:`dev`: that of the only task, or ``mean``."""
         return self.own.metric if len(self.trained_on) == 1 else "mean"
 
     @property
@@ -178,22 +178,22 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def model_sha256(self) -> str | None:
-        """A hash of what it kept of its model, if anything."""
+        """A hash of the model that the run kept, if any."""
         return self.artifact_digest or self.weights_sha256
 
     @property
     def value(self) -> float:
-        """As :attr:`dev`, on the test rows."""
+        """As :attr:`dev`, but on the scored rows: test if there are any, else dev."""
         return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
 
     @property
     def test(self) -> float | None:
-        """As :attr:`dev`, on the test rows; None where dev is scored itself."""
+        """As :attr:`dev`, but on the test rows; None if dev itself is scored."""
         return None if all(self.scores[task].test is None for task in self.trained_on) else self.value
 
     @property
     def hardware(self) -> str:
-        """What computed it: ``1 x NVIDIA H100``, or ``CPU, 2 threads (Intel Xeon)`` where the CPU is known."""
+        """The hardware it ran on: ``1 x NVIDIA H100``, or ``CPU, 2 threads (Intel Xeon)`` if the CPU is known."""
         device, processor = (self.provenance.get(key) for key in ("hardware", "processor"))
         known = str(device or "unknown hardware")
         return f"{known} ({processor})" if processor and known.startswith("CPU") else known
@@ -205,24 +205,24 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def is_continued_adapter(self) -> bool:
-        """Whether it is an adapter that goes on from its source, which others may start as or not."""
+        """Whether it is an adapter that continues its source unconditionally; for others, a warm start is only an option."""
         return self.kind == "adapter" and "start" in self.identity
 
     @property
     def start_candidates(self) -> tuple[SourceRun, ...]:
-        """The adapters that it was to start as if probes on training rows showed that it helps; see :attr:`anchor`."""
+        """The candidates for a warm start if probes on training rows showed that one helps; see :attr:`anchor`."""
         return self.sources if self.kind == "adapter" and not self.is_continued_adapter else ()
 
     @property
     def continued(self) -> tuple[SourceRun, ...]:
-        """The runs whose models it continues or reads, each once, without :attr:`start_candidates`."""
+        """The runs whose models it continues or reads, once each, without :attr:`start_candidates`."""
         taken = () if self.start_candidates else self.sources
         start = () if self.started_from is None else (self.started_from,)
         return tuple({each.run: each for each in (*start, *taken)}.values())
 
     @property
     def recipe(self) -> Recipe:
-        """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
+        """The settings that the recipes of its tasks share: encoder and training."""
         return self.recipe_of(self.trained_on[0])
 
     def recipe_of(self, task: str) -> Recipe:
@@ -233,12 +233,12 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def backbone_weights(self) -> str | None:
-        """The hash of the pretrained encoder's weights; None of an ensemble, whose members may have several."""
+        """The hash of the pretrained encoder's weights; None for an ensemble, whose members may differ."""
         return None if self.kind == "ensemble" else self.identity["backbone"]["weights"]
 
     @property
     def chosen_from(self) -> list[dict[str, str]]:
-        """``task`` and ``digest`` of each source that it was given; :attr:`sources` are those that it took."""
+        """``task`` and ``digest`` of each source on offer; :attr:`sources` are those that it used."""
         return self.identity.get("sources", [])
 
     def described(self, task: str) -> dict[str, Any]:
@@ -247,17 +247,17 @@ class RunRecord(BaseModel, frozen=True):
         return self.identity["tasks"][task]
 
     def fingerprints(self, task: str) -> dict[str, str]:
-        """Those of the rows of a task of :attr:`trained_on`, by split; none of an ensemble, which trains on no rows."""
+        """Fingerprints of the rows of a task of :attr:`trained_on`, by split; empty for an ensemble."""
         return self.described(task).get("data", {})
 
     def summary(self) -> dict[str, Any]:
-        """What the training verbs print with ``--json``."""
+        """The object that the training verbs print with ``--json``."""
         named = {key: getattr(self, key) for key in ("run", "kind", "task", "metric", "dev")}
         return {**named, **self.cost.model_dump(), "artifact": self.artifact}
 
 
 def _has_texts(value: Any, *keys: str) -> bool:
-    """Whether ``value`` is a table with a text under each of ``keys``."""
+    """Whether ``value`` is a table with a text under all ``keys``."""
     return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in keys)
 
 

@@ -1,4 +1,4 @@
-"""Store: trained adapters and fusions on disk, as folders that stock AdapterHub loads where it knows their kind.
+"""Store: trained adapters and fusions on disk, in folders that stock AdapterHub can load if it knows their kind.
 
 ``<store>/adapters/<task>/<run>/`` and ``<store>/fusions/<target>/<run>/`` hold AdapterHub's files, the head and a
 ``manifest.json``. A folder appears complete or not at all; every file is checked against its sha256 before use.
@@ -45,7 +45,7 @@ _RUN = re.compile(r"[0-9a-f]{12}")
 
 
 class SourceRun(BaseModel, frozen=True):
-    """A run that another is built on: an adapter of a fusion, or the step before in sequential fine-tuning."""
+    """A run that another one is built on: an adapter of a fusion, or the previous step of sequential fine-tuning."""
 
     task: Name
     run: str
@@ -54,7 +54,7 @@ class SourceRun(BaseModel, frozen=True):
 
 
 class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What an artifact is, what it was made from, and the sha256 of each of its files."""
+    """What an artifact is, what it was made from, and the sha256 of its files."""
 
     schema_version: int = 1
     kind: ArtifactKind
@@ -81,7 +81,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @field_validator("meaning")
     @classmethod
     def _check_meaning(cls, meaning: dict[str, Any]) -> dict[str, Any]:
-        # Whatever predicts makes a task of it, as a server does for every artifact that it holds.
+        # Every prediction builds a task from it; a server does so for all artifacts that it holds.
         if problems := meaning_problems(meaning):
             raise ValueError("; ".join(problems))
         return meaning
@@ -98,20 +98,20 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """The better one is larger: by dev score, but what a part of dev chose comes after all others.
+        """Sort key, larger is better: the dev score, but after all others if only a part of dev selected the artifact.
 
-        Scores of few rows are often equal; :func:`by_age` says which one counts then.
+        Scores on few rows are often equal; :func:`by_age` then decides.
         """
         return not self.part_of_dev, self.dev, self.dev_rows
 
     @property
     def digest(self) -> str:
-        """One hash for the contents of all files of the model; :data:`SEEN` is about it and no part of it."""
+        """One hash for all files of the model, without :data:`SEEN`, which describes the model but is no part of it."""
         return sha256_text(canonical_json({name: value for name, value in self.files.items() if name != SEEN}))
 
     @property
     def as_source(self) -> SourceRun:
-        """What a run that is built on the artifact says of it."""
+        """The entry for this artifact in runs that are built on it."""
         return SourceRun(task=self.task, run=self.run, digest=self.digest)
 
     @property
@@ -121,14 +121,14 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
 
 class Artifact(BaseModel, frozen=True):
-    """A manifest and where it stands."""
+    """A manifest and the folder that it describes."""
 
     folder: Path
     manifest: Manifest
 
     @property
     def is_whole(self) -> bool:
-        """Whether no file of it is missing; unlike :meth:`verify`, their contents are not read."""
+        """Whether no file is missing; unlike :meth:`verify`, does not read the contents."""
         with reading(self.folder):
             return all((self.folder / name).is_file() for name in self.manifest.files)
 
@@ -150,7 +150,7 @@ class Artifact(BaseModel, frozen=True):
 
     @property
     def remedy(self) -> str:
-        """What a user should do about a file that is damaged."""
+        """Advice to the user about a damaged file."""
         verb = "extract --task" if self.manifest.kind == "adapter" else "fuse --target"
         return (
             f"remove it (python -m pipeline store remove {self.manifest.run}) and train it again"
@@ -169,14 +169,14 @@ class Store:
         self._kinds = [root / f"{kind}s" for kind in get_args(ArtifactKind)]
 
     def check(self) -> None:
-        """Raise a :class:`PipelineError` unless the store is a folder that can be read."""
+        """Raise a :class:`PipelineError` unless the store is a readable folder."""
         if _subfolders(self.root) is None:
             raise PipelineError(f"{self.root}: no such folder (--store)")
 
     def artifacts(self) -> list[Artifact]:
-        """Every artifact by kind, task and run, to choose from; what is chosen has to be :meth:`current`.
+        """Every artifact by kind, task and run, to choose from; call :meth:`current` on the chosen ones.
 
-        Folders without a manifest were never finished and do not count. What cannot be read is named on stderr, once.
+        Folders without a manifest are unfinished and do not count. A note names unreadable folders, once.
         """
         artifacts, problems = self._listed()
         for problem in problems.values():
@@ -186,14 +186,14 @@ class Store:
         return artifacts
 
     def current(self, chosen: Artifact) -> Artifact:
-        """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its own file is gone, damaged or changed."""
+        """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its manifest is gone, damaged or changed."""
         artifact = self._read(chosen.folder)
         if artifact != chosen:
             raise PipelineError(f"{chosen.folder / MANIFEST}: changed since it was listed: run the command again")
         return artifact
 
     def find(self, run: str) -> Artifact | None:
-        """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
+        """The artifact of ``run``, read from its manifest; a :class:`PipelineError` if that is damaged."""
         problems: list[str] = []
         for folder in self._places_of(run):
             with noted(problems):
@@ -209,7 +209,7 @@ class Store:
         return artifact if artifact is not None and artifact.manifest.digest == digest else None
 
     def save(self, manifest: Manifest, write: Callable[[Path], None]) -> Artifact:
-        """Write an artifact: ``write(folder)`` puts its files there; the manifest, with their hashes, is added."""
+        """Write an artifact: ``write(folder)`` puts its files there; a manifest with their hashes is added."""
         target = self.root / manifest.place
         clear_leftovers(target.parent)
         with new_folder(target) as folder:
@@ -221,16 +221,16 @@ class Store:
         return Artifact(folder=target, manifest=manifest)
 
     def users_of(self, run: str, unless: str | None = None) -> list[str]:
-        """The fusions that need the adapter ``run``, unless with contents of this digest."""
+        """The fusions that need the adapter ``run``; with ``unless``, only those trained over other contents."""
         manifests = [artifact.manifest for artifact in self._listed()[0]]
         return [m.run for m in manifests if any(s.run == run and s.digest != unless for s in m.sources)]
 
     def adapters_of(self, fusion: Manifest) -> list[Artifact]:
-        """The adapters of a fusion in its order; none of an adapter. See :meth:`source`."""
+        """The adapters of a fusion in its order; empty for an adapter. See :meth:`source`."""
         return [self.source(source, fusion) for source in fusion.sources]
 
     def source(self, source: SourceRun, fusion: Manifest) -> Artifact:
-        """An adapter of ``fusion``; a :class:`PipelineError` if the one that it was trained over is not here."""
+        """An adapter of ``fusion``; a :class:`PipelineError` if the one it was trained over is not in the store."""
         artifact = self.find_unchanged(source.run, source.digest)
         if artifact is None:
             raise PipelineError(
@@ -266,10 +266,10 @@ class Store:
         """Delete an artifact, even a damaged one; returns its folder.
 
         Args:
-            kept_for: why what is not in the store needs it.
+            kept_for: why users outside the store need it.
 
         Raises:
-            PipelineError: something needs it, or a fusion that cannot be read may; ``force`` makes that a warning.
+            PipelineError: it is needed, or an unreadable fusion may need it; ``force`` makes that a warning.
         """
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
@@ -287,8 +287,8 @@ class Store:
         return folders[0]
 
     def _why_kept(self, folder: Path) -> str:
-        """Why the artifact in ``folder`` may be needed; empty: it is not."""
-        if not folder.is_relative_to(self.root / "adapters"):  # no fusion is part of another
+        """Why the artifact in ``folder`` may be needed; empty if it is not."""
+        if not folder.is_relative_to(self.root / "adapters"):  # fusions are never part of another artifact
             return ""
         if users := self.users_of(folder.name):
             return f"adapter {folder.name} is part of {_fusions(users)}"
@@ -297,7 +297,7 @@ class Store:
         return f"cannot tell whether a fusion needs adapter {folder.name}: {unread[0]}" if unread else ""
 
     def _check_replacement(self, manifest: Manifest) -> None:
-        """Refuse to put other contents in the place of an adapter that fusions are built on."""
+        """Refuse to replace the contents of an adapter that fusions are built on."""
         if not (self.root / manifest.place).is_dir():
             return
         if users := self.users_of(manifest.run, unless=manifest.digest):
@@ -307,7 +307,7 @@ class Store:
             )
 
     def _listed(self) -> tuple[list[Artifact], dict[Path, str]]:
-        """Every artifact, and by folder why others cannot be read."""
+        """Every readable artifact, and for other folders why they cannot be read."""
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
@@ -318,7 +318,7 @@ class Store:
         return artifacts, problems
 
     def _folders(self) -> tuple[list[Path], dict[Path, str]]:
-        """Every folder where an artifact stands or may come to stand, in order, and why others cannot be read."""
+        """Every folder that holds or may hold an artifact, in order, and why others cannot be read."""
         problems: dict[Path, str] = {}
 
         def inside(folder: Path) -> list[Path]:
@@ -331,13 +331,13 @@ class Store:
         return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
 
     def _places_of(self, run: str) -> list[Path]:
-        """Where the artifact of ``run`` may stand."""
+        """The folders where the artifact of ``run`` may be."""
         if not _RUN.fullmatch(run):
             return []
         return [task / run for kind in self._kinds for task in _subfolders(kind) or []]
 
     def _read(self, folder: Path) -> Artifact | None:
-        """What stands in ``folder``; None without a manifest."""
+        """The artifact in ``folder``; None without a manifest."""
         manifest = self._manifests.read(folder / MANIFEST)
         return None if manifest is None else _artifact(folder, manifest)
 
@@ -347,15 +347,15 @@ class Store:
 
 
 def by_age(artifacts: Iterable[Artifact]) -> list[Artifact]:
-    """What was finished first comes first, so that ``max`` takes that of equally good ones.
+    """Sorted by age, oldest first, so that ``max`` takes the oldest of equally good ones.
 
-    Then a new run takes the place of one that is in use only if it is better.
+    So a new run replaces the one in use only if it is better.
     """
     return sorted(artifacts, key=lambda artifact: (artifact.manifest.finished_at, artifact.manifest.run))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
-    """The artifact of a manifest that was read from ``folder``, unless that failed or it belongs elsewhere."""
+    """The artifact of a manifest read from ``folder``; raises if reading failed or it belongs elsewhere."""
     if isinstance(manifest, PipelineError):
         raise manifest
     if folder.parts[-3:] != tuple(manifest.place.split("/")):
@@ -369,10 +369,10 @@ def _fusions(runs: Sequence[str]) -> str:
 
 
 def _subfolders(folder: Path) -> list[Path] | None:
-    """The folders in ``folder`` by name, or None if there is no such folder; those being written start with a dot."""
+    """The subfolders of ``folder`` by name, without hidden ones, which are being written; None if it does not exist."""
 
     def is_folder(entry: os.DirEntry[str]) -> bool:
-        with suppress(OSError):  # a link that leads round in a circle
+        with suppress(OSError):  # a circular link
             return entry.is_dir()
         return False
 
@@ -388,7 +388,7 @@ def _subfolders(folder: Path) -> list[Path] | None:
 
 
 def delete(folder: Path) -> None:
-    """Delete an artifact, which is gone at once, whatever becomes of this process; of a link, the link alone."""
+    """Delete an artifact at once, even if this process is killed meanwhile; of a link, only the link."""
     with writing(folder):
         if folder.is_symlink():
             folder.unlink()

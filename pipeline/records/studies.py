@@ -1,4 +1,4 @@
-"""The outcome of a study as it is stored: a run for every cell, or the reason why there is none."""
+"""The stored outcome of a study: for every cell a run, or the reason why there is none."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -42,11 +42,11 @@ class Entry(BaseModel):
     """Training rows of the target at a point of the low-resource curve; None in the main table."""
     run: str | None = None
     total_seconds: float | None = None
-    """Training seconds with those of the runs it is built on, and of their trials with this seed."""
+    """Training seconds, including the runs it is built on and all trials with this seed."""
     trials: tuple[str, ...] = ()
-    """The runs that were tried, this one or one with another seed among them: the best on dev gave it its recipe."""
+    """The trials that were compared on dev for the recipe, including this run or its counterpart with another seed."""
     source_trials: tuple[str, ...] = ()
-    """The same of the runs that it is built on, without those that were taken."""
+    """The trials of the runs that it is built on, without the chosen ones."""
     error: str | None = None
 
     @property
@@ -63,18 +63,18 @@ class StudyResult(BaseModel):
     backbone: str
     entries: tuple[Entry, ...]
     shared_text: tuple[str, ...] = ()
-    """Which targets share text with tasks that rows use for them, in words."""
+    """Sentences that say which targets share texts with tasks that rows use for them."""
 
     @property
     def tried(self) -> set[str]:
-        """The trials of all cells, and of what these are built on."""
+        """The trials of all cells, and of the runs that these are built on."""
         return {run for entry in self.entries for run in (*entry.trials, *entry.source_trials)}
 
     @property
     def spare_trials(self) -> set[str]:
-        """The trials that no cell kept: a page shows their recipes, number and cost.
+        """The trials that no cell kept; a page shows their recipes, number and cost.
 
-        It reads the scores of none, unless a cell is built on it: the own adapter of a fusion, chosen with one seed,
+        It shows their scores only if a cell is built on them: the target's adapter in a fusion, chosen with one seed,
         is only a trial for the other seeds.
         """
         return self.tried - {entry.run for entry in self.entries}

@@ -115,7 +115,8 @@ class Fusion:
         return [*others, *own] if self._takes_own else others
 
     def missing(self, names: Sequence[SourceName]) -> dict[str, str | None]:
-        """The tasks of ``names`` without a suitable adapter in the store, with the reason if there is an unsuitable one.
+        """The tasks of ``names`` without a suitable adapter in the store; with the reason if there is an unsuitable
+        one.
 
         An adapter that is named with its run never counts as missing, because it cannot be trained again.
         """
