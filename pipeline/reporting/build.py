@@ -39,15 +39,15 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     settings_table,
     epoch_table,
 )
-"""In the order of the report; one returns None, or no table, where the study has nothing for it."""
+"""In the order of the report. A function returns None, or no table, if the study has nothing to show there."""
 
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
-"""The tables of scores on the test rows, each of which says which rows these are."""
+"""Tables of test scores; they state which rows are the test rows."""
 _TABLE = "published-table-"
-"""How the names of several published tables begin, which say the same."""
+"""Name prefix of the published tables; their notes are the same."""
 
 VERDICT = (opponents_sentences, main_verdict, cost_sentences)
-"""Each says one sentence at most."""
+"""Functions that yield at most one sentence."""
 
 SENTENCES = (
     main_sentences,
@@ -59,10 +59,10 @@ SENTENCES = (
 
 
 def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:
-    """Compute the report of a study; its figures, ``maps`` among them, are written into ``folder/figures``.
+    """Compute the report of a study, and write its figures, including ``maps``, into ``folder/figures``.
 
     Raises:
-        PipelineError: a run is no longer in the ledger, or was scored on other rows than its partners.
+        PipelineError: a run is missing from the ledger, or was scored on different rows than its partners.
     """
     runs = StudyRuns(result, ledger, maps)
     made: list[Table] = []
@@ -79,7 +79,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         else table
         for table in made
     )
-    # The study's runs, and those that cells name beside them: adapters of sources, first steps.
+    # Cells also name runs outside the study's rows: source adapters and first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
     read = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
     records = {run: record for run, record in read if record is not None}

@@ -1,6 +1,6 @@
-"""Every row that is built on another, beside that row on the target alone.
+"""Compare every row that builds on another with that row on the target alone.
 
-The two sides differ in more than the other tasks: a fusion, for one, trains for more steps than the adapter it reads.
+The sides differ in more than the other tasks: a fusion, for example, trains for more steps than the adapter it reads.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pipeline.stats.paired import Comparison
 
 @dataclass(frozen=True)
 class Contrast:
-    """A line with knowledge of ``sources`` and the line that it is built on, on one target over the seeds of both."""
+    """A line that learned from ``sources`` and the line that it builds on, on one target over their common seeds."""
 
     line: Line
     base: Line
@@ -27,7 +27,7 @@ class Contrast:
 
 @once
 def contrasts(runs: StudyRuns) -> list[Contrast]:
-    """Every line that is built on another row and on other tasks, and joint training beside full fine-tuning."""
+    """Every line that builds on another row and on other tasks, and joint training against full fine-tuning."""
     bases = {}
     for line in runs.lines:
         row = runs.study.row(line.row)
@@ -46,14 +46,14 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
 
 
 def _sources(runs: StudyRuns, line: Line, target: str) -> str:
-    """The tasks that a line has learned from beside the target, those learned in turn in their order."""
+    """The tasks besides the target that a line learned from, in training order if it learned them in turn."""
     turn = runs.study.turn(line.row, target)
     tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
     return line.source or ", ".join(tasks)
 
 
 def built_on_table(runs: StudyRuns) -> Table | None:
-    """One line a contrast; None where no row is built on another."""
+    """One line per contrast; None if no row builds on another."""
     all_contrasts = contrasts(runs)
     rows = [_row(runs, contrast) for contrast in all_contrasts]
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
@@ -80,6 +80,6 @@ def _row(runs: StudyRuns, contrast: Contrast) -> dict[str, Cell]:
 
 
 def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
-    """Optimiser steps on the target's rows, mean over seeds; none where they are not known of all."""
+    """Optimiser steps on the target's rows, mean over seeds; empty if unknown for any run."""
     steps = [runs.steps_on(scored.record, scored.entry.target) for scored in group]
     return count_cell(None if None in steps else mean_of(steps))

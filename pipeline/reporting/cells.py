@@ -1,4 +1,4 @@
-"""What several tables share: cells of names, scores, counts and differences, and the verdicts on these."""
+"""Cells that several tables share (names, scores, counts, differences), and verdicts on differences."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +12,9 @@ from pipeline.stats.paired import Comparison, Difference, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)
 Place = tuple[Line | str, int | None]
-"""A line, or a row over all its sources, at a point of the low-resource curve; None: in the main table."""
+"""A line, or a row over all its sources, with its point on the low-resource curve (None: the main table)."""
 Verdicts = Mapping[tuple[Place, str | None], Comparison]
-"""By place and target; None for the mean over all targets."""
+"""Comparisons by place and target; target None is the mean over all targets."""
 
 
 def line_cell(runs: StudyRuns, line: Line, used: tuple[str, ...] = ()) -> Cell:
@@ -30,7 +30,7 @@ def count_cell(value: float | None, used: tuple[str, ...] = ()) -> Cell:
 
 
 def share_cell(part: float | None, whole: int | None, among: int = 1) -> Cell:
-    """A part as a share of the whole, divided ``among`` so many."""
+    """``part`` as a share of ``whole``, divided by ``among``."""
     if part is None or not whole:
         return Cell(MISSING)
     share = part / among / whole
@@ -38,14 +38,14 @@ def share_cell(part: float | None, whole: int | None, among: int = 1) -> Cell:
 
 
 def scores_cell(values: Sequence[float], used: tuple[str, ...] = (), detail: str = "") -> Cell:
-    """Mean and deviation of some scores."""
+    """Mean and standard deviation of ``values``."""
     return Cell(score_text(values), mean_of(values), used, detail=detail)
 
 
 def effort_cells(runs: StudyRuns, row: str, group: Sequence[Scored]) -> dict[str, Cell]:
-    """How many runs on a target a row is chosen from, where any row tunes; seconds of a run, and with its sources."""
+    """Runs per target that a row is chosen from (if any row tunes), and seconds of a run, alone and with its sources."""
     tuned = any(scored.trials for scored in runs.scored)
-    by_run = {scored.record.run: scored.seconds for scored in group}  # those of trials among them
+    by_run = {scored.record.run: scored.seconds for scored in group}  # including its trials
     return {
         **({"trials": count_cell(runs.study.trials_on_target(row))} if tuned else {}),
         "seconds": count_cell(mean_of(by_run.values())),
@@ -54,12 +54,12 @@ def effort_cells(runs: StudyRuns, row: str, group: Sequence[Scored]) -> dict[str
 
 
 def group_cell(group: Sequence[Scored], detail: str = "") -> Cell:
-    """Mean and deviation of the scores of some runs."""
+    """Mean and standard deviation of the scores of ``group``."""
     return scores_cell([scored.value for scored in group], runs_of(group), detail)
 
 
 def judged(cell: Cell, comparison: Comparison | None, against: str) -> Cell:
-    """The cell with its verdict, and the test in its small print."""
+    """The cell with the verdict added, and the test in its small print."""
     if comparison is None:
         return cell
     test = comparison_text(comparison, against)
@@ -73,7 +73,7 @@ def difference_cell(
     against: str = "",
     untested: str = "",
 ) -> Cell:
-    """A difference in points with its verdict; ``untested`` is the small print where there is no comparison."""
+    """A difference in points with its verdict; without a comparison, ``untested`` is the small print."""
     if difference is None:
         return Cell(MISSING)
     detail = untested if comparison is None else ""
@@ -88,7 +88,7 @@ def score_cells(
     mean: float | None,
     verdicts: Verdicts,
 ) -> dict[str, Cell]:
-    """The score of a place on each target, with what is missing of ``planned`` runs; of several their mean, first."""
+    """Scores of a place on the targets, noting runs missing from ``planned``; first their mean, if there are several."""
     line, rows = place
     cells, against = {}, runs.title(runs.reference)
     for target in targets:
@@ -113,7 +113,7 @@ def score_cells(
 
 
 def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> list[dict[str, Cell]]:
-    """Mark the highest score of every column of several rows."""
+    """Mark the highest score in every column."""
     highest = {}
     for name in columns if len(rows) > 1 else ():
         scores = [score for row in rows if isinstance(score := row[name].sort, float)]
@@ -128,17 +128,17 @@ def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> lis
 
 
 def judge(family: Mapping[Key, Difference | None], looks: int) -> dict[Key, Comparison]:
-    """The comparisons of one table, corrected for how many there are; what could not be paired is left out.
+    """The comparisons of one table, corrected for their number; leaves out what could not be paired.
 
     Args:
-        looks: how often their study's results were looked at, for which they are corrected too.
+        looks: how often the study's results were looked at; the tests are corrected for this too.
     """
     known = {key: difference for key, difference in family.items() if difference is not None}
     return {key: difference.comparison(len(known) * looks) for key, difference in known.items()}
 
 
 def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
-    """Every place against the study's reference on each target, and on the mean where it has them all."""
+    """Every place against the study's reference on each target, and on the mean if the place has all targets."""
     family: dict[tuple[Place, str | None], Difference | None] = {}
     for place in places:
         line, rows = place

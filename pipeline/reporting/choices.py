@@ -1,4 +1,4 @@
-"""What each line of the main table selected on the rows that it is scored on: more options flatter the score more."""
+"""What each line of the main table selected on the rows that score it: more options flatter the score more."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from pipeline.stats.metrics import THRESHOLDS
 
 
 def choices_table(runs: StudyRuns) -> Table | None:
-    """One line a line of the main table; None where every target has test rows apart from its validation rows."""
+    """One line per line of the main table; None if every target has test rows separate from its validation rows."""
     if runs.scored and all(scored.score.test is not None for scored in runs.scored):
         return None
     rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
@@ -24,7 +24,7 @@ def choices_table(runs: StudyRuns) -> Table | None:
 
 
 def _text(runs: StudyRuns, line: Line) -> str:
-    """``epoch (4), anchor (sts 2)``: tasks are named where not all of them had the choice, or not as many options."""
+    """``epoch (4), anchor (sts 2)``: tasks are named only if they differ in having the choice or in its options."""
     by_target = {  # each choice with the most options that a seed had
         target: reduce(or_, (_choices(runs, line.row, scored) for scored in group))
         for target, group in runs.groups(line).items()
@@ -37,7 +37,7 @@ def _text(runs: StudyRuns, line: Line) -> str:
 
 
 def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
-    """What was selected for one run, in order, and from how many options."""
+    """What was selected for one run, in order, with the number of options."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["settings"] = len(scored.trials)
@@ -58,7 +58,7 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
 
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
-    """The runs behind a run whose epoch was selected on the target's rows."""
+    """The ancestors of a run whose epoch was selected on the target's rows, with their number of epochs."""
     for source in record.continued:
         before = runs.ledger.find(source.run)
         if before is None:

@@ -1,4 +1,4 @@
-"""What every row costs: what is trained, what must be stored for one task and for all, time and memory."""
+"""The cost of every row: trained parameters, parameters to store for one task and for all, time and memory."""
 
 from collections.abc import Iterable
 
@@ -18,15 +18,15 @@ from pipeline.reporting.runs import (
 from pipeline.settings.kinds import KINDS
 
 StoredParts = dict[str, int]
-"""What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
+"""Parameter count of every part that a model needs, by the part's identity, so that shared parts count once."""
 
 
 def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
-    """What the model of a run consists of; None where its record, or one that it is built on, does not say.
+    """The parts of a run's model; None if they do not follow from its record and those that it builds on.
 
-    Where the backbone trains, or was trained before, the model is the run's own; the others share the pretrained one,
-    as does a static second encoder, and fusions share adapters. An ensemble consists of its members, which may have
-    several pretrained ones.
+    A run that trains or continues a trained backbone stores a whole model. Other runs and static second encoders share
+    the pretrained backbone, and fusions share adapters. An ensemble consists of its members, which may have different
+    pretrained backbones.
     """
     kind = KINDS[record.kind]
     if kind.is_ensemble:
@@ -42,10 +42,10 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     own, parts = f"run {record.run}", StoredParts()
     pretrained = f"backbone {record.backbone_weights}"
     if recipe.trainable in ("full", "full+adapter"):
-        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
+        # The model includes frozen embeddings, and the modules and layers of several tasks on top of the backbone.
         parts[own] = record.parameters.model - (backbone if recipe.pretrained.second_encoder == "static" else 0)
     elif kind.combines and kind.artifact == "adapter" and not trained:
-        # As large as what it is merged from, and with the head of the target's own.
+        # A merged adapter is as large as its sources, and has the head of the target's adapter.
         adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)
         if adapter is None:
             return None
@@ -60,15 +60,15 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
         adapter = ledger.find(source.run)
         if adapter is None:
             return None
-        # A fusion reads adapters without the heads they were trained with.
+        # A fusion does not use the heads of its adapters.
         parts[f"adapter {source.run}"] = adapter.cost.trainable_parameters - adapter.parameters.head
     return parts
 
 
 def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
-    """Parameters of the pretrained encoder of a run's model; None where it is not known.
+    """Parameters of the pretrained encoder of a run's model; None if unknown.
 
-    The record of an ensemble has the sum over its members: the size is that of a member, if all have the same.
+    The record of an ensemble sums over members; here it is the size of one member, if all members agree.
     """
     if not KINDS[record.kind].is_ensemble:
         return record.parameters.backbone
@@ -78,7 +78,7 @@ def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
 
 
 def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
-    """Parameters to store for the models of all these runs together."""
+    """Parameters to store for the models of all ``records`` together."""
     parts = [stored_parts(record, ledger) for record in records]
     known = [part for part in parts if part is not None]
     together = {name: size for part in known for name, size in part.items()}
@@ -117,7 +117,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
 
 
 def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:
-    """The runs that answer every target with one seed: the first that all have; empty where there is none."""
+    """The runs of the first seed that all targets have; empty if there is no such seed."""
     groups = [runs.cell(row, target) for target in runs.study.targets]
     for scored in groups[0]:
         same = [[other for other in group if other.entry.seed == scored.entry.seed] for group in groups]

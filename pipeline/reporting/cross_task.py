@@ -16,7 +16,7 @@ _READINGS = {
 
 
 def cross_task_table(runs: StudyRuns) -> Table | None:
-    """One line a row and task trained on; None where the study does not ask, or nothing but its own task was scored."""
+    """One line per row and training task; None if the study does not ask for it, or no other task was scored."""
     if not runs.study.cross_task:
         return None
     targets = runs.study.targets
@@ -26,7 +26,7 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
         for task in targets
         for target in targets
     }
-    # Each model on another task against the model of that task, over the seeds that both have.
+    # A model on another task against that task's model, over their common seeds.
     verdicts = judge(
         {key: runs.difference(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()}, runs.study.looks
     )
@@ -38,7 +38,7 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
 
 
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
-    """The runs of a line trained on ``task`` that were read on ``target``, by seed."""
+    """The runs of a line trained on ``task`` that were scored on ``target``, by seed."""
     trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
     read = (scored.on(target) for scored in trained if target in scored.record.scores)
     return [scored for scored in read if scored.score.reading is not None]

@@ -1,4 +1,4 @@
-"""Each fusion against the best row without it of every kind, on all targets together."""
+"""Compare every fusion with the best row of each kind without fusion, over all targets together."""
 
 import statistics
 from collections import Counter
@@ -15,11 +15,11 @@ from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
 CLOSE = 0.01
-"""Where two rows differ by less on the validation rows, either might have been selected."""
+"""Rows whose validation scores differ by less than this could both have been selected."""
 
 
 def _is_alone(study: Study, name: str) -> bool:
-    """Whether nothing that a row trains or joins has read another task."""
+    """Whether nothing that a row trains or joins has learned from another task."""
     row = study.row(name)
     if row.kind.joins(row) or row.backbone is not None:
         return False
@@ -38,7 +38,7 @@ def _is_one_adapter(study: Study, name: str) -> bool:
 
 
 def holds_fusion(study: Study, name: str) -> bool:
-    """Whether a row is a fusion, or an ensemble of which one member is."""
+    """Whether a row is a fusion, or an ensemble with a fusion among its members."""
     row = study.row(name)
     return row.kind.takes == "fusion" or any(holds_fusion(study, member) for member in row.members)
 
@@ -49,35 +49,35 @@ OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "one adapter": _is_one_adapter,
     "the best row without fusion": lambda study, name: True,
 }
-"""Kinds of rows without fusion. The best row of a kind stands for it, on each target its own."""
+"""Kinds of rows without fusion. On each target, the best row of a kind represents it."""
 
 
 Selected = dict[int, Line]
-"""By seed, the line that represents a side on a target."""
+"""The line that represents a side on a target, by seed."""
 
 
 @dataclass(frozen=True)
 class Duel:
-    """A row of fusion against the best row of one kind on each target."""
+    """A fusion row against the best row of one kind on each target."""
 
     line: Line
     ours: dict[str, Selected]
-    """By target, selected from the line and its variants as :func:`_best_by_target` does."""
+    """By target, selected from the line and its variants by :func:`_best_by_target`."""
     kind: str
     best: dict[str, Selected]
     """By target, selected from the lines of the kind."""
     trials: dict[str, tuple[int, int]]
-    """By target: how many runs a seed each side was chosen from."""
+    """By target: the number of runs per seed that each side was chosen from."""
     parts: dict[str, Difference]
-    """By target, over the seeds of both."""
+    """By target, over the common seeds."""
     is_chosen_on_scores: bool = False
-    """Whether a side was chosen among several lines by scores on the rows that are compared."""
+    """Whether a side was selected from several lines by its scores on the compared rows."""
     comparison: Comparison | None = None
-    """The test of the mean over the targets; None if the sides were chosen by what is compared, or lack seeds."""
+    """Test of the mean over targets; None if a side was selected on the compared rows, or seeds are missing."""
 
     @property
     def unequal_trials(self) -> str:
-        """How many trials each side had, where it is not as many; else empty."""
+        """The numbers of trials of the two sides if they differ, else empty."""
         if all(ours == theirs for ours, theirs in self.trials.values()):
             return ""
         ours, theirs = ("/".join(map(str, sorted({*side}))) for side in zip(*self.trials.values(), strict=True))
@@ -85,28 +85,28 @@ class Duel:
 
 
 ByStudy = Mapping[StudyRuns, Duel]
-"""Duels with one kind of rows, whose differences are averaged over the targets of all studies."""
+"""Duels with one kind of row; their differences are averaged over the targets of all studies."""
 
 
 def own_fusions(study: Study) -> list[str]:
-    """The rows of fusion that are no variants of another, in the study's order."""
+    """The fusion rows that are not variants of another row, in the study's order."""
     rows = {name: study.row(name) for name in study.methods}
     return [name for name, row in rows.items() if row.kind.takes == "fusion" and row.variant_of is None]
 
 
 @once
 def leading_fusion(runs: StudyRuns) -> Line | None:
-    """The fusion that the study asks about: its first row of fusion that has every target and is no variant."""
+    """The fusion that the study asks about: its first fusion row that has every target and is not a variant."""
     fusions = (line for line in runs.lines if line.row in own_fusions(runs.study))
     return next((line for line in fusions if len(runs.groups(line)) == len(runs.study.targets)), None)
 
 
 @once
 def duels(runs: StudyRuns) -> list[Duel]:
-    """Every row of fusion that has all targets against every kind of rows that has them.
+    """Every fusion row that has all targets against every kind of row that has them.
 
-    The comparisons of the leading fusion are corrected for one another alone, so that the study's question does not
-    grow harder with every other fusion beside it; those of the others are a second family.
+    The leading fusion's comparisons form one family and those of all other fusions a second, so that adding fusions
+    does not make the study's main question harder.
     """
     study = runs.study
     fusions = [line for line in runs.lines if study.row(line.row).kind.takes == "fusion"]
@@ -143,10 +143,10 @@ def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
 
 
 def mean_of_duels(duels: ByStudy) -> Difference | None:
-    """The mean of the differences on all targets of all studies, as far as the seeds allow a test."""
+    """The mean difference over all targets of all studies; None if the seeds allow no test."""
     parts = [difference for duel in duels.values() for difference in duel.parts.values()]
     groups = {runs: _both_sides(runs, duel) for runs, duel in duels.items()}
-    # With one seed for all sources, these move nothing from seed to seed.
+    # Sources with one fixed seed add no variance between seeds.
     free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
     shared = shared_by([group for own in groups.values() for group in own], None)
     if shared != "runs" and free:
@@ -155,7 +155,7 @@ def mean_of_duels(duels: ByStudy) -> Difference | None:
 
 
 def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
-    """The runs on a target of the lines that were selected, by seed."""
+    """The selected lines' runs on a target, by seed."""
     by_line = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in selected.values()}
     return [by_line[line][seed] for seed, line in sorted(selected.items())]
 
@@ -166,30 +166,30 @@ def _both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
 
 
 def names_of(runs: StudyRuns, selected: Selected) -> str:
-    """The title of the selected line; of several, how many seeds each represents, as ``a (4), b (1)``."""
+    """The title of the selected line; several with the number of seeds that they represent: ``a (4), b (1)``."""
     counts = Counter(map(runs.title, selected.values()))
     return ", ".join(f"{title} ({n})" if len(counts) > 1 else title for title, n in counts.most_common())
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
-    """The leading fusion's comparisons on the mean of the targets, by kind."""
+    """The leading fusion's comparisons on the mean over targets, by kind."""
     return {duel.kind: duel.comparison for duel in duels_of_leading(runs) if duel.comparison is not None}
 
 
 def duels_of_leading(runs: StudyRuns) -> list[Duel]:
-    """The leading fusion against every kind of rows, tested or not; empty where no fusion leads."""
+    """The leading fusion's duels, tested or not; empty if there is no leading fusion."""
     return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
 
 
 def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
-    """Those of ``lines`` that have the most seeds on a target: the mean of fewer is the best more easily by chance."""
+    """The ``lines`` with the most seeds on a target: a mean over fewer seeds is more easily the best by chance."""
     seeds = {line: len(runs.cell(line, target)) for line in lines}
     most = max(seeds.values(), default=0)
     return [line for line, count in seeds.items() if count == most > 0]
 
 
 def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, dict[int, float]]:
-    """The scores on the validation rows of each candidate, by seed."""
+    """The validation scores of every candidate, by seed."""
     return {
         line: {scored.entry.seed: scored.score.dev for scored in runs.cell(line, target)}
         for line in _candidates(runs, lines, target)
@@ -197,13 +197,13 @@ def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, d
 
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
-    """The best of ``lines`` on the validation rows, for each target that one of them has, and each seed.
+    """For each target and seed, the line with the best validation score among ``lines``.
 
-    A seed is scored with the line that is best over the *other* seeds. The best mean over all of them would favour
-    lines whose seeds happen to be good, and so lift the side that is selected from more lines (simulated: by 0.2 points
-    with two lines, 0.6 with eleven). Of one seed there are no others: then it selects for itself.
+    The line for a seed is selected on the *other* seeds. Selecting by the mean over all seeds would favour lines with
+    lucky seeds, and so the side with more lines (simulated: by 0.2 points with two lines, 0.6 with eleven). A single
+    seed selects for itself.
 
-    Of equal lines the first row, and of its sources the first by name: their order depends on the other targets.
+    Ties go to the first row, then to its first source by name, because the order of sources depends on other targets.
     """
     rows = list(dict.fromkeys(line.row for line in lines))
     ordered = sorted(lines, key=lambda line: (rows.index(line.row), line.source))
@@ -212,7 +212,7 @@ def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
 
 
 def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
-    """By seed, the line with the best mean over the other seeds."""
+    """For each seed, the line with the best mean over the other seeds."""
 
     def without(left_out: int, line: Line) -> float:
         others = [score for seed, score in scores[line].items() if seed != left_out]
@@ -223,7 +223,7 @@ def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
 
 
 def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
-    """How many runs a seed the best of ``lines`` is chosen from on a target: what several take counts once."""
+    """The number of runs per seed that the best of ``lines`` is chosen from on a target; shared runs count once."""
     tried: dict[Line, int] = {}
     for line in _candidates(runs, lines, target):
         by_row = runs.study.trials_by_row(line.row, target)
@@ -232,29 +232,29 @@ def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
 
 
 def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> bool:
-    """Whether the best of ``lines`` is chosen, among several, by scores on the rows that the tables show."""
+    """Whether the best of several ``lines`` is selected by scores on the same rows that the tables show."""
     candidates = _candidates(runs, lines, target)
     return len(candidates) > 1 and any(s.score.test is None for line in candidates for s in runs.cell(line, target))
 
 
 @dataclass(frozen=True)
 class CloseCall:
-    """A row that was nearly selected for one side of a duel on one target, and with which the verdict is another."""
+    """A row that was nearly selected for one side of a duel on one target, and would change the verdict."""
 
     runs: StudyRuns
     target: str
     selected: Selected
     other: Line
     dev: tuple[float, float]
-    """The scores of the selected rows and of the other on the validation rows."""
+    """The validation scores of the selected rows and of the other row."""
     duel: Duel
-    """The duel with the other row there for all seeds."""
+    """The duel with the other row on that target, for all seeds."""
     comparison: Comparison
-    """The test of the mean, with the other row."""
+    """The test of the mean with the other row."""
 
 
 def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
-    """Where the ``verdict`` on a mean of duels depends on which of two nearly equal rows stands on one target."""
+    """The cases in which the other of two nearly equal rows on one target would change the ``verdict``."""
     for runs, duel in duels.items():
         variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
         sides = (([duel.line, *variants], True), (_lines_of(runs, duel.kind), False))
@@ -279,7 +279,7 @@ def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[Cl
 
 @once
 def close_calls(runs: StudyRuns) -> list[CloseCall]:
-    """Where a verdict of the study depends on which of two nearly equal rows represents a kind, or the fusion."""
+    """The cases in which a verdict depends on which of two nearly equal rows represents a kind or the fusion."""
     tested = [(duel, duel.comparison) for duel in duels(runs) if duel.comparison is not None]
     leading = sum(duel.line == leading_fusion(runs) for duel, _ in tested)
     calls = list[CloseCall]()

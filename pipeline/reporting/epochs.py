@@ -1,4 +1,4 @@
-"""Dev scores epoch by epoch, and those on training rows where they were asked for."""
+"""Dev scores by epoch, and scores on training rows if requested."""
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,8 @@ from pipeline.reporting.runs import StudyRuns, once, runs_of
 from pipeline.reporting.text import number
 
 MOST_COLUMNS = 20
-"""A table with more epochs than these shows evenly spaced ones and the last of each line; the figure and its CSV have
-all."""
+"""The most epochs that the table shows: beyond it, evenly spaced ones and every line's last. The figure and its CSV
+have all."""
 
 
 @once
@@ -18,7 +18,7 @@ def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
     """Every score of the main table's runs: ``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``loss``,
     ``dev``, ``train``; the last is NaN where training rows were not scored.
 
-    Of a model that learned tasks in turn only those of the last one: its curve is of that one alone.
+    A model that learned tasks in turn has scores for the last task alone, because its curve covers only that task.
     """
     parts = []
     for line, target, group in runs.cells():
@@ -38,9 +38,9 @@ def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
 
 
 def epoch_table(runs: StudyRuns) -> Table | None:
-    """One line a line of the main table and target, means over seeds, and one more where training rows were scored.
+    """Means over seeds: one line per main-table line and target, and another if training rows were scored.
 
-    None without any run.
+    None without runs.
     """
     scores = epoch_scores(runs)
     if scores.empty:

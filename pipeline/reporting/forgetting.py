@@ -17,7 +17,7 @@ from pipeline.stats.paired import Comparison
 
 @dataclass(frozen=True)
 class Change:
-    """The score on ``source`` before and after training on ``target``, over the seeds where both are known."""
+    """The score on ``source`` before and after training on ``target``, over the seeds that have both."""
 
     row: str
     source: str
@@ -34,15 +34,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Proof:
-    """What hashes taken after training say of a row: nothing changed that answers a task learned before."""
+    """Proof by hashes taken after training that a row changed nothing that answers an earlier task."""
 
     row: str
     pairs: frozenset[tuple[str, str]]
-    """The task learned first, and the one trained on then."""
+    """Pairs of an earlier task and the task trained on next."""
     runs: tuple[str, ...]
     backbone: str
     adapters: int
-    """How many adapters of other tasks were hashed; 0 where the runs hold none."""
+    """Number of hashed adapters of other tasks; 0 if the runs hold none."""
 
     @property
     def text(self) -> str:
@@ -52,7 +52,7 @@ class Proof:
 
 @once
 def changes(runs: StudyRuns) -> list[Change]:
-    """How training on later tasks changed the score on an earlier one, with its own head: of sequential fine-tuning."""
+    """How sequential fine-tuning changed the score on an earlier task, answered with that task's head."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
     verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()}, runs.study.looks)
@@ -61,15 +61,15 @@ def changes(runs: StudyRuns) -> list[Change]:
 
 @once
 def proofs(runs: StudyRuns) -> list[Proof]:
-    """The rows of adapters and fusion that hashes prove to forget nothing.
+    """Adapter and fusion rows that provably forget nothing.
 
-    They change neither the backbone nor the first task's adapter, so the score stays the same.
+    Hashes show that they change neither the backbone nor the first task's adapter, so the score stays the same.
     """
     return [proof for name in runs.rows if (proof := _proven(runs, name)) is not None]
 
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
-    """One line a measured pair of tasks, and one a row for which it is proven; None where there is neither."""
+    """One line per measured pair of tasks and per proven row; None if there is neither."""
     measured = [
         {
             "method": line_cell(runs, Line(change.row)),
@@ -106,7 +106,7 @@ def _tasks(names: Iterable[str]) -> str:
 
 
 def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
-    """What a line of sequential fine-tuning scores on the tasks that it was trained on before its last."""
+    """Changes in a sequentially fine-tuned line's scores on the tasks before its last one."""
     row = runs.study.row(line.row)
     sources = row.through or (row.order[:-1] if row.order is not None else (line.source,) if line.source else ())
     for source, (target, group) in product(sources, runs.groups(line).items()):
@@ -122,7 +122,7 @@ def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
 
 
 def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
-    """The run among the ancestors of ``run`` that was trained on ``task``; None where it is gone."""
+    """The ancestor of ``run`` that was trained on ``task``; None if it no longer exists."""
     record = runs.ledger.find(run)
     while record is not None and record.task != task:
         record = runs.ledger.find(record.sources[0].run) if record.sources else None
@@ -147,16 +147,16 @@ def _proven(runs: StudyRuns, name: str) -> Proof | None:
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
-    """The runs that answer ``source`` if training ``scored`` provably left their answers as they were.
+    """The runs that answer ``source``, if training ``scored`` provably left their answers unchanged.
 
-    Each with the hash of its adapter where ``scored`` holds it.
+    Yields pairs of a record and its adapter's hash, which is empty if ``scored`` does not hold that adapter.
     """
     record = scored.record
     backbone = record.unchanged.get("backbone")
     if backbone is None or backbone != record.backbone_weights:
         return
     if KINDS[record.kind].is_one_adapter:
-        # Nothing of another task's adapter is in this run; what the two share is the backbone.
+        # This run shares only the backbone with another task's adapter.
         for other in runs.cell(Line(name), source):
             if other.entry.seed == scored.entry.seed:
                 yield other.record, ""
@@ -168,7 +168,7 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
 
 
 def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
-    """The worst loss that was measured, how many were real, and what cannot forget."""
+    """The largest measured loss, how many losses were significant, and the rows that cannot forget."""
     measured = [(change, change.comparison) for change in changes(runs) if change.comparison is not None]
     for row in dict.fromkeys(change.row for change, _ in measured):
         own = [(change, comparison) for change, comparison in measured if change.row == row]

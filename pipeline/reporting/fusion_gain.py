@@ -1,4 +1,4 @@
-"""What training a fusion gained over its initial state and over the best adapter that it reads."""
+"""The gain of a trained fusion over its initial state and over the best adapter that it reads."""
 
 import statistics
 from collections import Counter
@@ -18,42 +18,42 @@ from pipeline.stats.paired import Comparison, Difference
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter that a fusion reads and whose score on the fusion's target is known: its own, or a possible anchor."""
+    """An adapter of a fusion with a known score on the fusion's target: the target's adapter or a possible anchor."""
 
     task: str
     run: str
     dev: float
     """Its score on the target's validation rows."""
     value: float | None
-    """The same on its test rows; None where it is not known."""
+    """Its score on the target's test rows; None if unknown."""
     steps: int | None
     own: bool
-    """Whether the target is its task. Predictions of others on the target are not kept."""
+    """Whether it was trained on the target. Other adapters' predictions on the target are not kept."""
 
 
 @dataclass(frozen=True)
 class FusionGain:
-    """A row of fusion on one target, with a value a seed."""
+    """A fusion row on one target; lists have a value per seed."""
 
     line: Line
     target: str
     group: list[Scored]
     starts: list[float | None]
-    """The scores before any step; None where the start was not scored."""
+    """Scores before the first step; None if the start was not scored."""
     best: list[Adapter | None]
-    """The best adapter of those that the fusion reads and whose scores on the target are known; None without any."""
+    """The best of the fusion's adapters with a known score on the target; None if there is none."""
     over_start: float | None
     over_best: float | None
     starts_kept: int
     steps_added: float
-    """On top of those of the adapters; mean over seeds."""
+    """Steps beyond those of the adapters, mean over seeds."""
     comparison: Comparison | None = None
-    """Against the best adapters, where their predictions are kept."""
+    """Test against the best adapters; None unless their predictions are kept."""
 
 
 @once
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
-    """Every row of fusion on every target, in the order of the study."""
+    """Every fusion row on every target, in the study's order."""
     gains = [
         _gain(runs, line, target, group)
         for line, target, group in runs.cells()
@@ -70,7 +70,7 @@ def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> Fusi
 
     records = [scored.record for scored in group]
     curves = [runs.curve(record.run) for record in records]
-    # Of equal ones the target's own.
+    # Ties go to the target's adapter.
     best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
     starts = [
         next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
@@ -122,14 +122,14 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 
 def _difference(runs: StudyRuns, gain: FusionGain) -> Difference | None:
-    """The fusions against their best adapters; None unless all of these answered the target before."""
+    """The fusions against their best adapters; None unless all of those were trained on the target."""
     seeds = zip(gain.group, gain.best, strict=True)
     pairs = [(scored.record.run, best.run if best is not None and best.own else None) for scored, best in seeds]
     return runs.difference_of_pairs(pairs, gain.target)
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
-    """One line a row of fusion and target; None in a study without fusion."""
+    """One line per fusion row and target; None in a study without fusion."""
     gains = fusion_gains(runs)
     unscored = runs.titles(gain.line for gain in gains if gain.over_start is None)
     marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
@@ -158,13 +158,13 @@ def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
 
 
 def _names(names: Iterable[str]) -> Cell:
-    """One name, or each with the number of seeds it holds for."""
+    """One name, or several with their number of seeds."""
     counts = Counter(names)
     return text_cell(", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common()))
 
 
 def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What training added over the best adapter and over the start, a clause a row of fusion where it is known."""
+    """The gain from training over the best adapter and over the start, in a clause per fusion row with known gains."""
     gains = fusion_gains(runs)
     lines = {line: [gain for gain in gains if gain.line == line] for line in dict.fromkeys(gain.line for gain in gains)}
     best = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_best is not None])}

@@ -1,4 +1,4 @@
-"""Low-resource curves: every row on few training rows of the target, its sources at full size."""
+"""Low-resource curves: every row with few training rows of the target and full-size sources."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from pipeline.reporting.text import amount_text, count, marks_note, where_text
 
 
 class LowResource:
-    """The points of the curve: sequential fine-tuning is one line, the mean over its sources."""
+    """The points of the curve. Sequential fine-tuning is one line, the mean over its sources."""
 
     def __init__(self, runs: StudyRuns) -> None:
         self.runs = runs
@@ -21,15 +21,15 @@ class LowResource:
         self.rows = [name for name in runs.rows if name in names]
         self.targets = [target for target in runs.study.targets if target in targets]
         self.points: list[int | None] = [*sorted({entry.rows for entry in on_curve if entry.rows is not None}), None]
-        """Training rows of the target; None for those of the main table."""
+        """Training rows of the target at each point; None is the main table's point."""
 
     def mean(self, row: str, targets: Sequence[str], point: int | None) -> float | None:
-        """Mean over seeds, sources and targets; None where a target has no run."""
+        """Mean over seeds, sources and targets; None if a target has no run."""
         values = [[scored.value for scored in self.runs.cell(row, target, point)] for target in targets]
         return statistics.mean(map(statistics.mean, values)) if all(values) else None
 
     def train_rows(self, point: int | None, targets: Sequence[str]) -> float | None:
-        """Training rows of the target at a point; of several targets their mean."""
+        """Training rows of the target at a point, mean over targets."""
         if point is not None:
             return point
         groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
@@ -43,7 +43,7 @@ class LowResource:
 
 @once
 def low_resource(runs: StudyRuns) -> LowResource | None:
-    """The curve of a study; None where it has none."""
+    """The curve of a study; None if it has none."""
     curve = LowResource(runs)
     return curve if curve.rows else None
 
@@ -76,7 +76,7 @@ def _size_cell(curve: LowResource, point: int | None) -> Cell:
 
 
 def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What the tests say of every row at every point, on the mean over the targets."""
+    """Test results of every row at every point, on the mean over targets."""
     curve = low_resource(runs)
     if curve is None:
         return

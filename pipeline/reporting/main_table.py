@@ -1,4 +1,4 @@
-"""The main table: every row on every target, tested against the reference, with its cost beside it."""
+"""The main table: every row on every target, tested against the reference, with its cost."""
 
 import statistics
 from collections import Counter
@@ -40,7 +40,7 @@ from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
 
 MEANS = ("mean", "mean, (r+1)/2")
-"""The columns of several targets together, plain and with correlations rescaled to the range of an accuracy."""
+"""Columns of means over targets: plain, and with correlations rescaled to the range of an accuracy."""
 _SAYS = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
 
 
@@ -81,7 +81,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
 
 @once
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
-    """The comparison of every line on the mean of the targets, the highest first."""
+    """The comparison of every line on the mean over targets, highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
     comparisons = {
         line: comparison
@@ -92,13 +92,13 @@ def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
 
 
 def _undivided_lines(runs: StudyRuns) -> list[Line]:
-    """Every line but those of a row of sequential fine-tuning with several sources, which would drown the others."""
+    """Every line but those of sequential fine-tuning from several sources, which would outnumber the others."""
     lines = Counter(line.row for line in runs.lines)
     return [line for line in runs.lines if lines[line.row] == 1]
 
 
 def which_compared(runs: StudyRuns) -> str:
-    """Which of the other rows :func:`main_comparisons` holds: ``that have all targets``; empty where it holds all."""
+    """Which rows :func:`main_comparisons` holds, such as ``that have all targets``; empty if it holds all."""
     targets, undivided = runs.study.targets, _undivided_lines(runs)
     left = [line for line in runs.lines if line not in main_comparisons(runs) and line != runs.reference]
     whole = [line for line in left if len(runs.groups(line)) == len(targets)]
@@ -106,7 +106,7 @@ def which_compared(runs: StudyRuns) -> str:
     which = []
     if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
         which.append("have all targets")
-    elif len(left) > len(split):  # lines without any run, or without the seeds of the reference
+    elif len(left) > len(split):  # some lines have no run, or lack the reference's seeds
         which.append("can be tested")
     if split:
         which.append("are not split by source")
@@ -140,13 +140,13 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
 
 
 def _mean(runs: StudyRuns, line: Line) -> float | None:
-    """The mean of the means of every target; None where one is missing."""
+    """The mean over targets of their mean scores; None if one is missing."""
     scores = [statistics.mean(scored.value for scored in own) for own in runs.groups(line).values()]
     return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
 
 
 def cost_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What the leading fusion, or else the row with the highest score, trains and takes beside the reference."""
+    """Trained parameters and time of the leading fusion, or else of the best row, and of the reference."""
     subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
     if subject in (None, runs.reference) or not runs.all(runs.reference):
         return
@@ -163,7 +163,7 @@ def cost_sentences(runs: StudyRuns) -> Iterator[str]:
 
 
 def _for_targets(runs: StudyRuns, line: Line) -> str:
-    """`` for each target``, or `` for all 3 targets at once``: what a line's cost is of; empty with one target."""
+    """What a line's cost covers: `` for each target`` or `` for all 3 targets at once``; empty with one target."""
     total, at_once = len(runs.study.targets), targets_at_once(runs, line)
     if total == 1:
         return ""
@@ -174,7 +174,7 @@ def _for_targets(runs: StudyRuns, line: Line) -> str:
 
 
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What the tests say on the mean, a sentence a verdict, and on how many targets each row is better or worse."""
+    """One sentence per verdict on the mean, with the number of targets on which each row is better or worse."""
     groups, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
     if sum(map(len, groups.values())) > MOST_NAMED:
         for verdict, own in groups.items():

@@ -1,4 +1,4 @@
-"""What a reader must know to trust or doubt the tables, computed from the records."""
+"""Notes computed from the records that tell a reader how far to trust the tables."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ from pipeline.system.backbone_name import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
-"""By how much a model's predictions may differ between kinds of hardware: of a probability, or of a score's range."""
+"""Allowed difference of predictions between kinds of hardware, as a probability or a share of the score's range."""
 
 
 def notes(runs: StudyRuns) -> Iterator[str]:
@@ -45,7 +45,7 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
             leaks[target] = max(leaks.get(target, 0), leaked)
     own = ((runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows)
     others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
-    # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
+    # Seconds depend on the hardware, and so does the precision that ``auto`` chooses.
     records = [scored.record for scored in main]
     places = {f"{record.recipe.precision} by {record.hardware}" for record in records}
     yield from paragraphs(
@@ -61,7 +61,7 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
 
 
 def _machines(runs: StudyRuns) -> Iterator[str]:
-    """Whether the runs are from several kinds of hardware or in several precisions, and how far that goes."""
+    """Notes if the runs mix kinds of hardware or precisions, with the extent."""
     records = {each.run: each for scored in runs.scored for each in (scored.record, *scored.trials)}.values()
     hardware = Counter(record.hardware for record in records)
     precisions = Counter(record.recipe.precision for record in records)
@@ -78,7 +78,7 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
 
 
 def scoring_text(runs: StudyRuns) -> str:
-    """Which are the test and the validation rows, in one sentence."""
+    """One sentence that says which rows are the test and the validation rows."""
     targets: dict[str, list[str]] = {}
     for target in runs.study.targets:
         targets.setdefault(_NOTES["scoring"][runs.study.scoring.of(target)], []).append(target)
@@ -87,7 +87,7 @@ def scoring_text(runs: StudyRuns) -> str:
 
 
 def _added(runs: StudyRuns) -> Iterator[str]:
-    """The rows of other tasks that a line was trained on, and how many were left out, as of the first seed."""
+    """The rows of other tasks that a line trained on, and how many were left out, for the first seed."""
     for line, target, group in runs.cells():
         trainer = runs.trainer(group[0])
         for source, added in (trainer.score(target).added if trainer is not None else {}).items():
@@ -97,7 +97,7 @@ def _added(runs: StudyRuns) -> Iterator[str]:
 
 
 def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    """Whether rows had unlike numbers of optimiser steps on a target, by more than a tenth."""
+    """A note if rows took numbers of optimiser steps on a target that differ by more than a tenth."""
     steps: dict[str, dict[str, set[int]]] = {}
     for scored in main:
         trainer = runs.trainer(scored)
@@ -117,7 +117,7 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
 
 
 def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    """The rows that were still rising when short training ended: most of their runs keep the last epoch."""
+    """The rows that short training ended while they still improved: most of their runs keep the last epoch."""
     kept: dict[str, list[bool]] = {}
     for scored in main:
         trainer = runs.trainer(scored)
@@ -130,7 +130,7 @@ def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:
-    """What was tuned, where, and whether all rows had as many trials."""
+    """What was tuned, on which seeds, and whether all rows had the same number of trials."""
     first, *others = runs.study.seeds
     reused = "; other seeds reuse the choice" if others else ""
     where = f"seed {first}{reused}" if runs.study.tune_on == "first seed" else "each seed"
@@ -143,15 +143,15 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
 
 
 def _edges(runs: StudyRuns) -> Iterator[str]:
-    """Each tuned row and number of which more than half of the choices were the same end of what was tried.
+    """The tuned rows and numeric keys for which most choices were the same end of the grid.
 
-    Of two values each is an end: of such a grid, only that all choices were the same one is told.
+    Both values of a two-value grid are ends, so such a grid is reported only if all choices agree.
     """
     study = runs.study
     tuned_on = study.seeds if study.tune_on == "each seed" else study.seeds[:1]  # other seeds reuse the choice
     for name in runs.rows:
         row = study.row(name)
-        # A joint model stands in the cell of each of its targets.
+        # A joint model fills the cells of all its targets.
         tuned = [scored for scored in runs.all(name) if scored.entry.seed in tuned_on]
         chosen = {scored.record.run: runs.recipe_of(scored).flat() for scored in tuned}
         for key, values in (row.tune or {}).items():
@@ -179,7 +179,7 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
 
 
 def _closed(runs: StudyRuns) -> Iterator[str]:
-    """The fusions that took no source, and so say nothing of what sources are worth."""
+    """The fusions that selected no source, and so tell nothing about the worth of sources."""
     for line in runs.lines:
         by_target = []
         for target, group in runs.groups(line).items():
@@ -197,7 +197,7 @@ def failure_sentences(runs: StudyRuns) -> Iterator[str]:
 
 
 def missing(runs: StudyRuns) -> Iterator[str]:
-    """The cells without a run, each with the reason."""
+    """The cells without a run, with the reasons."""
     for entry in runs.result.entries:
         if entry.error is not None:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
@@ -210,5 +210,5 @@ def _line(note: str, **values: object) -> str:
 
 
 def _amounts(of_each: Mapping[str, Collection[int] | Collection[str]]) -> list[str]:
-    """``sst 900/1000``: a name and what holds for it, in order."""
+    """Items such as ``sst 900/1000``: a name and its values in order."""
     return [f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in of_each.items()]

@@ -1,4 +1,4 @@
-"""The table and the sentence of each fusion against the best row without it."""
+"""Table and sentences that compare every fusion with the best rows without fusion."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ _SAYS: dict[Verdict, str] = {
 
 
 def opponents_table(runs: StudyRuns) -> Table | None:
-    """One line a fusion and kind of rows; None in a study without both."""
+    """One line per fusion and kind of row; None in a study without both."""
     rows, own, leading = [_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
     title = capital(runs.title(leading)) if leading is not None and own else ""
     tested = [duel for duel in duels(runs) if duel.comparison is not None]
@@ -75,7 +75,7 @@ def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
 
 
 def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
-    """The difference on a target, with what it is between: the test is of the mean."""
+    """The difference on a target and the two rows compared. It has no verdict, because the mean is tested."""
     own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
     variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
     unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
@@ -85,7 +85,7 @@ def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
-    """How the leading fusion does against the best row of every kind, on the mean of the targets."""
+    """How the leading fusion does against the best row of every kind, on the mean over targets."""
     leading, own = leading_fusion(runs), leading_duels(runs)
     if leading is None or not own:
         return
@@ -112,7 +112,7 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
 
 
 def _close_kinds(runs: StudyRuns) -> str:
-    """The kinds against which the leading fusion's verdict depends on a close choice, in a sentence; else empty."""
+    """A sentence on the kinds for which the leading fusion's verdict depends on a close choice, or empty."""
     where = defaultdict[str, list[str]](list)
     for call in close_calls(runs):
         if call.duel.line == leading_fusion(runs) and call.target not in where[call.duel.kind]:
@@ -122,7 +122,7 @@ def _close_kinds(runs: StudyRuns) -> str:
 
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
-    """The kinds whose best rows are the same on all targets, under a name for them: with the row, if it is one."""
+    """Kinds with the same best rows on all targets, grouped under a name; it includes the row if there is just one."""
     kinds = defaultdict[tuple[tuple[str, int, Line], ...], list[str]](list)
     for duel in tested:
         best = ((target, seed, line) for target, selected in duel.best.items() for seed, line in selected.items())
@@ -140,7 +140,7 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
 
 
 def _variants(runs: StudyRuns, leading: Line) -> str:
-    """Where variants represent the leading fusion, in a sentence; empty where none does."""
+    """A sentence on the targets where variants represent the leading fusion, or empty."""
     ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
     on = defaultdict[str, list[str]](list)
     for target, selected in ours.items():

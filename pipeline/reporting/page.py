@@ -1,4 +1,4 @@
-"""index.html of a study, which loads nothing and runs nothing but its own script, and of a folder of reports."""
+"""Write ``index.html`` of a study, which loads nothing and runs only its own script, and of a folder of reports."""
 
 import base64
 import math
@@ -20,17 +20,17 @@ from pipeline.system.locks import locked
 from pipeline.system.reading import read_model
 
 _LEADING = {"forest", "pareto"}
-"""The figures that stand before the tables."""
+"""Figures shown before the tables."""
 _MOST_NUMBERS = 64 * 1024
-"""A CSV with more bytes stays beside the page."""
+"""Largest CSV, in bytes, that the page embeds."""
 _EMPTY = {"", "-", "–", "—"}
 
 
 def write_page(report: Report, folder: Path) -> None:
-    """Write ``folder/index.html``, with the figures that stand in ``folder/figures``.
+    """Write ``folder/index.html`` with the figures from ``folder/figures``.
 
-    Every text is escaped; beyond that, a content security policy names the hash of the page's own script and style, so
-    that the browser itself runs no other and loads nothing from anywhere.
+    All text is escaped. In addition, a content security policy allows only the hashes of the page's script and style,
+    so the browser runs nothing else and loads nothing from anywhere.
     """
     labels = _run_labels(report)
     views = [
@@ -50,9 +50,9 @@ def write_page(report: Report, folder: Path) -> None:
 
 
 def sort_key(cell: Cell) -> dict[str, str]:
-    """The attribute that a sorted table orders a cell by, where its text alone does not say it."""
+    """The attribute that a sorted table orders a cell by, if the cell's text is not enough."""
     key, shown = _key(cell), _key(Cell(cell.text))
-    if key == shown and not (cell.verdict or cell.best):  # which are in the text that the browser sees
+    if key == shown and not (cell.verdict or cell.best):  # the browser sees their marks in the text
         return {}
     if key is None:
         return {"data-text": ""}
@@ -74,7 +74,7 @@ def _key(cell: Cell) -> float | str | None:
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Whether each column holds numbers, and perhaps holes, so that it is set flush right."""
+    """For every column, whether it holds only numbers and gaps, and so is set flush right."""
     columns = range(len(table.columns))
     return [column > 0 and not any(isinstance(_key(row[column]), str) for row in table.rows) for column in columns]
 
@@ -84,9 +84,9 @@ def marked_columns(table: Table) -> list[bool]:
 
 
 def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
-    """A figure with its image and numbers as data addresses.
+    """A figure with its image and numbers as data URLs.
 
-    Whatever text stands in it, a picture in such an address cannot run scripts or load anything.
+    An image in a data URL cannot run scripts or load anything, whatever text it contains.
     """
     svg = (folder / f"{figure.name}.svg").read_bytes()
     numbers = folder / f"{figure.name}.csv"
@@ -94,7 +94,7 @@ def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
     return {
         "figure": figure,
         "image": f"data:image/svg+xml;base64,{_base64(svg)}",
-        # So that nothing moves while the page loads. Matplotlib's units are points, 72 an inch; CSS has 96 pixels.
+        # The size keeps the layout still while the page loads. Matplotlib has 72 points per inch, CSS 96 pixels.
         "size": [round(float(length) * 4 / 3) for length in box.groups()] if box else None,
         "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}"
         if numbers.is_file() and numbers.stat().st_size <= _MOST_NUMBERS
@@ -107,7 +107,7 @@ def _base64(content: bytes) -> str:
 
 
 def _run_labels(report: Report) -> dict[str, str]:
-    """The rows of the study that a run stands in."""
+    """The study rows in which every run appears."""
     labels: dict[str, dict[str, None]] = {}
     for run, line in zip(report.results["run"], report.results["method"], strict=True):
         labels.setdefault(run, {})[report.study.title(line.row, line.source)] = None
@@ -128,7 +128,7 @@ def _result_cell(report: Report, column: str, value: Any) -> Cell:
         return Cell(report.study.title(value.row, value.source))
     if pd.isna(value):
         return Cell("-")
-    # A seed is a name, not a quantity: no thousands separator.
+    # A seed is a name, not a quantity, so it has no thousands separator.
     text = str(value) if column == "seed" else value_text(value, 4 if column == "value" else None)
     sort = value if isinstance(value, str) else float(value)
     return Cell(text, sort, (value,) if column == "run" else ())
@@ -138,16 +138,16 @@ SUMMARY = "summary.json"
 
 
 class Summary(BaseModel):
-    """What the overview says of a study; stored as ``summary.json`` beside its page."""
+    """A study's entry in the overview, stored as ``summary.json`` beside its page."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     description: str
     finished: str
-    """When its last run was finished: an ISO date and time, or empty without any."""
+    """When its last run finished, as an ISO date and time; empty without runs."""
     verdict: str
-    """The first sentence of what it found."""
+    """The first sentence of its findings."""
     runs: int
     missing: int
 
@@ -155,7 +155,7 @@ class Summary(BaseModel):
 def write_overview(report: Report, folder: Path) -> None:
     """Write ``summary.json`` into a study's ``folder``, and ``index.html`` over all studies into the folder above.
 
-    A study whose summary cannot be read, or that was reported before there were summaries, has a link and no more.
+    A study without a readable summary gets only a link.
     """
     summary = Summary(
         name=report.study.name,
@@ -166,7 +166,7 @@ def write_overview(report: Report, folder: Path) -> None:
         missing=len(report.missing),
     )
     write_json(folder / SUMMARY, summary.model_dump())
-    # Under a lock: of two studies that end at once, the one that writes last has read both.
+    # If two studies end at once, the lock ensures that the last writer has read both.
     with locked(folder.parent / ".overview.lock"):
         studies = {page.parent.name: _read(page.parent) for page in sorted(folder.parent.glob("*/index.html"))}
         names = sorted(studies, key=lambda name: study.finished if (study := studies[name]) else "", reverse=True)

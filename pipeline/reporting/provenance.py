@@ -1,4 +1,4 @@
-"""A run as the page shows it: its identity, result, cost and provenance."""
+"""A run's identity, result, cost and provenance as the page shows them."""
 
 import math
 import re
@@ -18,18 +18,18 @@ _HASH = re.compile(r"[0-9a-f]{40,}")
 
 
 def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict[str, Any]:
-    """What ``run.html`` shows of a run that stands in the row ``method``."""
-    named = ("tasks", "sources", "kind", "seed")  # elsewhere on the page
+    """The values that ``run.html`` shows for a run in the row ``method``."""
+    named = ("tasks", "sources", "kind", "seed")  # shown elsewhere on the page
     identity = {name: value for name, value in record.identity.items() if name not in named}
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
-    # Those of a warm start are candidates: it may have begun as none of them.
+    # The sources of a warm start are candidates: the run may have started from none of them.
     are_candidates = KINDS[record.kind].is_one_adapter and not record.is_continued_adapter
     taken = "start candidate" if are_candidates else "source"
     identity |= {f"{taken}, run {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
     if made_with.pop("dirty", False):
-        # The commit alone would not say what ran.
+        # The commit alone does not identify the code that ran.
         made_with["commit"] = f"{made_with.get('commit')}, with changes that were not committed"
     made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
     return {
@@ -46,14 +46,14 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
             "Recipe": _pairs(record.recipe.flat()),
             "Identity": _pairs(identity),
         },
-        # The rest of the curve's columns follow from the recipe.
+        # The dropped columns follow from the recipe.
         "curve": pd.DataFrame() if curve is None else curve.drop(columns=_PLANNED, errors="ignore"),
         "scores": [] if curve is None else _scores(curve),
     }
 
 
 def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
-    """By group, what most of the runs that have such a value have in common; it is taken out of their ``views``."""
+    """By group, the values that most runs with such a value share; removes them from the ``views``."""
     shared: dict[str, Pairs] = {}
     for title in _SHARED:
         values: dict[str, Counter[str]] = {}
@@ -79,12 +79,12 @@ def value_text(value: Any, digits: int | None = None) -> str:
         return ", ".join(map(value_text, value)) or "-"
     if isinstance(value, int | float):
         return number_text(value, digits)
-    # run.json has all of a hash.
+    # run.json has the whole hash.
     return value[:12] if isinstance(value, str) and _HASH.fullmatch(value) else str(value)
 
 
 def number_text(value: float, digits: int | None = None) -> str:
-    """A number with as many digits as a reader has use for: ``1,234``, ``12.3``, ``0.0123``; ``-`` for none."""
+    """A number with as many digits as a reader needs: ``1,234``, ``12.3``, ``0.0123``; ``-`` for none."""
     if isinstance(value, int):
         return f"{value:,}"
     if not math.isfinite(value):
@@ -126,7 +126,7 @@ def _pairs(values: Mapping[str, Any], before: str = "") -> Pairs:
 
 
 def _scores(curve: pd.DataFrame) -> list[tuple[float, float]]:
-    """Epoch and dev score at each point of a curve; empty where a line would have fewer than two points."""
+    """Epoch and dev score at each point of a curve; empty with fewer than two points."""
     if not {"epoch", "dev"} <= set(curve.columns):
         return []
     scores = curve[["epoch", "dev"]].dropna().astype(float)

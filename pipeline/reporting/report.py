@@ -1,4 +1,4 @@
-"""Report: what a study came to, ready to be written as tables and as a page."""
+"""The results of a study, ready to be written as tables and as a page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Cell:
 
     text: str
     sort: float | str | None = None
-    """What a sorted table orders by; None: the text."""
+    """Sort key; None: the text."""
     runs: tuple[str, ...] = ()
-    """The runs the cell was computed from."""
+    """The runs from which the cell was computed."""
     verdict: Verdict | None = None
     detail: str = ""
-    """Small print: interval, p, seeds."""
+    """Small print: interval, p-value, seeds."""
     best: bool = False
     """Whether it is the highest score of its column."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns from the second on hold numbers."""
+    """A table whose columns, except the first, hold numbers."""
 
     name: str
     """File stem."""
@@ -46,7 +46,7 @@ class Table:
 
     @classmethod
     def named(cls, name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **values: object) -> Self:
-        """The same where several columns have one name, or where there may be no rows."""
+        """Like :meth:`of`, but several columns may have the same name, and there may be no rows."""
         texts = TEXTS["tables"][name]
         return cls(name, texts["title"], tuple(columns), tuple(rows), paragraphs(texts["notes"], **values))
 
@@ -61,7 +61,7 @@ class Figure:
 
     @classmethod
     def of(cls, name: str, **values: object) -> Self:
-        """Name, title and caption of ``texts.toml`` with ``values``."""
+        """A figure with title and caption from ``texts.toml``, filled with ``values``."""
         texts = TEXTS["figures"][name]
         caption = " ".join(paragraphs(texts["caption"], **values))
         return cls(name.format(**values), texts["title"].format(**values), caption)
@@ -72,19 +72,19 @@ class Report:
     study: Study
     backbone: str
     verdict: tuple[str, ...]
-    """What the study found, in a few sentences."""
+    """The study's findings in a few sentences."""
     summary: tuple[str, ...]
-    """What else the tests say: few sentences, of which some are lists."""
+    """Other test results: a few sentences, some of them lists."""
     tables: tuple[Table, ...]
     """The main one first."""
     figures: tuple[Figure, ...]
     notes: tuple[str, ...]
-    """What a reader must know to trust or doubt the tables."""
+    """What a reader needs to know to judge the tables."""
     missing: tuple[str, ...]
-    """The cells without a run, each with the reason."""
+    """The cells without a run, with the reasons."""
     results: pd.DataFrame
     """The rows of ``results.csv``."""
     records: Mapping[str, RunRecord]
     """Every finished run that a cell may name."""
     curves: Mapping[str, pd.DataFrame]
-    """``curve.csv`` of each of them."""
+    """``curve.csv`` of those runs."""

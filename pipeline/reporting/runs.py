@@ -25,41 +25,41 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What a model's layers attend to in one input."""
+    """The attention of a model's layers over one input."""
 
     run: str
     title: str
     text: str
     tokens: tuple[str, ...]
     layers: Mapping[int, np.ndarray]
-    """By layer, counted from 1: (T, S), a row a token; S is T, or more where a prefix stands before the tokens."""
+    """By layer, counted from 1: (T, S), a row per token; S is T, or more if a prefix precedes the tokens."""
     own_layers: int | None = None
-    """How many layers from the top are of the task alone, of a model whose tasks share the others; None: it shares
-    none, or all."""
+    """Number of top layers that belong to the task alone in a model whose tasks share the rest; None: tasks share no
+    layers, or all."""
 
     def part(self, layer: int, depth: int) -> str:
-        """Whose a layer of ``depth`` is, where the model is split."""
+        """Whether one of ``depth`` layers is the task's own or shared; empty if the model is not split."""
         if self.own_layers is None:
             return ""
         return "its own" if layer > depth - self.own_layers else "shared"
 
     def keys(self, layer: int) -> list[str]:
-        """What is looked at: the tokens, after the places of a prefix."""
+        """Labels of the attended positions: those of the prefix, then the tokens."""
         more = self.layers[layer].shape[1] - len(self.tokens)
         return [*(f"prefix {place}" for place in range(1, more + 1)), *self.tokens]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A finished cell of a study: what was planned, and the run that fills it."""
+    """A finished cell of a study: the planned entry and the run that fills it."""
 
     entry: Entry
     record: RunRecord
     trials: tuple[RunRecord, ...] = ()
-    """The runs that were tried for its recipe, some with another seed: see :class:`Entry`."""
+    """The trials for its recipe, some with another seed: see :class:`Entry`."""
 
     def on(self, task: str) -> "Scored":
-        """The same run as an answer to another task that it was scored on."""
+        """The same run, scored on another task."""
         return replace(self, entry=self.entry.model_copy(update={"target": task}))
 
     @property
@@ -72,27 +72,27 @@ class Scored:
 
     @property
     def seconds(self) -> float:
-        """Those of the run and of the others that were tried with its seed."""
+        """Seconds of the run and of the other trials with its seed."""
         tried = {each.run: each.cost.seconds for each in self.trials if each.seed == self.record.seed}
         return sum({**tried, self.record.run: self.record.cost.seconds}.values())
 
     @property
     def total_seconds(self) -> float:
-        """With those of the runs it is built on, where they are known."""
+        """:attr:`seconds` plus those of the runs that it builds on, if known."""
         return self.entry.total_seconds or self.seconds
 
 
 class StudyRuns:
-    """A study's entries with their records, and the attention maps that were asked for.
+    """A study's entries with their records, and the requested attention maps.
 
     Raises:
-        PipelineError: a run is no longer in the ledger.
+        PipelineError: a run is missing from the ledger.
     """
 
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
         self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
-        self.computed: dict[Any, Any] = {}  # by function, the results of those that are marked with :func:`once`
+        self.computed: dict[Any, Any] = {}  # results of functions marked with :func:`once`
         self.scored = tuple(
             Scored(entry, self._record(entry.run), tuple(map(self._record, entry.trials)))
             for entry in result.entries
@@ -108,7 +108,7 @@ class StudyRuns:
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """The lines of the main table: the study's rows in its order, sequential fine-tuning once a source."""
+        """The lines of the main table: the study's rows in order, with a line per source of sequential fine-tuning."""
         lines = dict.fromkeys(entry.line for entry in self.result.entries if entry.rows is None)
         return tuple(sorted(lines, key=lambda line: self.study.methods.index(line.row)))
 
@@ -123,14 +123,14 @@ class StudyRuns:
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """By target, for the targets that have runs."""
+        """The metric of every target that has runs."""
         return {scored.entry.target: scored.score.metric for scored in self.scored}
 
     def title(self, line: Line) -> str:
         return self.study.title(line.row, line.source)
 
     def titles(self, lines: Iterable[Line]) -> str:
-        """Each title once, ``a; b``: one may have commas, as ``sequential, from sst``."""
+        """The distinct titles as ``a; b``, because a title may contain commas (``sequential, from sst``)."""
         return "; ".join(dict.fromkeys(map(self.title, lines)))
 
     def column(self, target: str) -> str:
@@ -138,7 +138,7 @@ class StudyRuns:
         return f"{target} ({self.metrics.get(target, MISSING)})"
 
     def cell(self, line: Line | str, target: str, rows: int | None = None) -> list[Scored]:
-        """The finished runs of a line, or of all lines of the row of that name, on a target, by seed.
+        """The finished runs of a line, or of all lines of a named row, on a target, by seed.
 
         Args:
             rows: a point of the low-resource curve; None: the main table.
@@ -146,7 +146,7 @@ class StudyRuns:
         return self._cells.get((line, target, rows), [])
 
     def groups(self, line: Line | str) -> dict[str, list[Scored]]:
-        """The cells of a line or row in the main table by target, where there are runs."""
+        """The main-table cells of a line or row that have runs, by target."""
         return {target: group for target in self.study.targets if (group := self.cell(line, target))}
 
     def all(self, line: Line | str) -> list[Scored]:
@@ -154,18 +154,18 @@ class StudyRuns:
         return [scored for group in self.groups(line).values() for scored in group]
 
     def cells(self) -> Iterator[tuple[Line, str, list[Scored]]]:
-        """The cells of the main table that have runs, line by line."""
+        """The main-table cells that have runs, line by line."""
         return ((line, target, group) for line in self.lines for target, group in self.groups(line).items())
 
     def entries(self, line: Line | str, target: str, rows: int | None = None) -> list[Entry]:
-        """What was planned for :meth:`cell`."""
+        """The entries planned for :meth:`cell`."""
         return self._entries.get((line, target, rows), [])
 
     def trainer(self, scored: Scored) -> RunRecord | None:
-        """The run that trained on the target, which rows, steps, epochs and recipe of a cell are those of.
+        """The run that trained on the target; it gives the cell's rows, steps, epochs and recipe.
 
-        It is the cell's own, but for the earlier tasks of models that learned tasks in turn: of these an earlier run.
-        None where no run trained on the target, or it is not known which.
+        This is the cell's run, or an ancestor if the model learned tasks in turn and the target was an earlier one.
+        None if no run trained on the target, or if it is unknown.
         """
         step: RunRecord | None = scored.record
         while step is not None and scored.entry.target not in step.trained_on:
@@ -173,18 +173,18 @@ class StudyRuns:
         return step
 
     def recipe_of(self, scored: Scored) -> Recipe:
-        """How the target was trained: a model of several tasks has a recipe for each."""
+        """The recipe for the target; a model of several tasks has one per task."""
         trainer = self.trainer(scored)
         return scored.record.recipe if trainer is None else trainer.recipe_of(scored.entry.target)
 
     def train_rows(self, scored: Scored) -> int:
-        """The target's training rows; 0 where there is no :meth:`trainer`."""
+        """The target's training rows; 0 without a :meth:`trainer`."""
         trainer = self.trainer(scored)
         return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
 
     def epochs(self, scored: Scored) -> int:
-        """The planned epochs on the target, in joint training those of its mixing; 0 where nothing trains, or there is
-        no :meth:`trainer`."""
+        """The planned epochs on the target (joint training: of its mix); 0 if nothing trains or without a
+        :meth:`trainer`."""
         trainer = self.trainer(scored)
         if trainer is None or trainer.cost.trainable_parameters == 0 or KINDS[trainer.kind].is_ensemble:
             return 0
@@ -192,32 +192,32 @@ class StudyRuns:
         return trainer.recipe.epochs_of(steps) if steps else 0
 
     def dev_curve(self, scored: Scored) -> pd.Series | None:
-        """The scores on the validation rows of the target, epoch by epoch, while the run trained.
+        """The target's validation scores, epoch by epoch.
 
-        None for a task before the last one of sequential fine-tuning: the curve is of the last one alone.
+        None for earlier tasks of sequential fine-tuning, because the curve covers only the last task.
         """
         curve, task = self.curve(scored.record.run), scored.entry.target
-        # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
+        # In a model of several tasks, column dev is the mean that selects; every task also has a column.
         if f"dev_{task}" in curve:
             return curve[f"dev_{task}"]
         return curve["dev"] if scored.record.trained_on == (task,) else None
 
     def difference(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Difference | None:
-        """The paired difference of two groups of runs on a target over the seeds both have; None without any.
+        """The paired difference of two groups of runs on a target over their common seeds; None without any.
 
-        ``ours`` may have several runs a seed, each of which is paired with the other's run of that seed.
+        ``ours`` may have several runs per seed; all are paired with the run of that seed in ``theirs``.
         """
         by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
         pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
         return self.difference_of_pairs(pairs, target)
 
     def difference_of_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str) -> Difference | None:
-        """The paired difference of runs on a task: pairs of a system's and a reference's run.
+        """The paired difference on a task over pairs of a system's run and a reference's run.
 
-        None without any pair, or where one lacks the reference.
+        None without pairs, or if a pair lacks the reference.
 
         Raises:
-            PipelineError: they were not scored on the same examples in the same order.
+            PipelineError: the runs were not scored on the same examples in the same order.
         """
         sides = [[self.predictions(run, task) for run in side if run is not None] for side in zip(*pairs, strict=True)]
         if not pairs or len(sides[1]) < len(pairs):
@@ -231,18 +231,18 @@ class StudyRuns:
         return difference
 
     def shared(self, targets: Sequence[Sequence[Scored]]) -> Shared:
-        """What the runs of one seed on several targets share: :func:`shared_by`, of both sides of a comparison."""
-        # Under source_seed all seeds have the same sources, and choose among them for each target alone.
+        """What a seed's runs on several targets share, for both sides of a comparison: see :func:`shared_by`."""
+        # With source_seed, all seeds have the same sources, and select among them for each target separately.
         return shared_by(targets, None if self.study.source_seed is not None else self.ledger.find)
 
     def steps(self, record: RunRecord) -> int:
-        """The optimiser steps that a run took."""
+        """The number of optimiser steps that a run took."""
         return int(self.curve(record.run)["epoch"].max()) * steps_per_epoch(record)
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
-        """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.
+        """The optimiser steps on rows of ``target`` that a model took, in its run and those that it continues.
 
-        None if such a run is no longer in the ledger.
+        None if one of these runs is missing from the ledger.
         """
         steps: list[int | None] = [self.steps(record) if target in record.trained_on else 0]
         for source in record.continued:
@@ -264,7 +264,7 @@ class StudyRuns:
 
 
 def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
-    """Compute once for a study: tables, figures and sentences share the result, which goes when its runs go."""
+    """Cache the result of ``compute`` in the :class:`StudyRuns`, for tables, figures and sentences to share."""
 
     @wraps(compute)
     def computed(runs: StudyRuns) -> Result:
@@ -276,7 +276,7 @@ def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result
 
 
 def steps_per_epoch(record: RunRecord) -> int:
-    """The optimiser steps of an epoch of a run."""
+    """The number of optimiser steps per epoch of a run."""
     tasks = record.trained_on
     batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
     return record.recipe.joint_steps(batches) if KINDS[record.kind].is_joint else batches[tasks[0]]
@@ -285,9 +285,9 @@ def steps_per_epoch(record: RunRecord) -> int:
 def difference_of_tables(
     metric: Metric, ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], seeds: Sequence[int]
 ) -> Difference | None:
-    """The paired difference of runs by their saved predictions, a pair a seed; rows of a ``group`` count as one.
+    """The paired difference of runs by saved predictions, a pair per seed; rows of a ``group`` count as one.
 
-    None if they are not of the same examples in the same order, or of none.
+    None if the tables are empty, or do not hold the same examples in the same order.
     """
     first = ours[0]
     if first.empty:
@@ -296,21 +296,21 @@ def difference_of_tables(
         if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
             return None
     system, reference = ([table["prediction"].to_numpy() for table in side] for side in (ours, theirs))
-    # Runs of versions before groups were saved have none.
+    # Early versions did not save groups.
     groups = next((table["group"].to_numpy() for table in (*ours, *theirs) if "group" in table), None)
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds, groups)
 
 
 def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunRecord | None] | None) -> Shared:
-    """What the runs of one seed on several targets share, so that it moves their scores together.
+    """What correlates the scores of one seed's runs on several targets.
 
-    ``runs``: one answers several targets, as after joint training. ``sources``: a run on one target is built on what a
-    run on another is, or is itself, as fusions on the adapters of their seed. What all seeds share moves nothing from
-    seed to seed.
+    ``runs``: one run answers several targets, as after joint training. ``sources``: runs on different targets build on
+    the same run, or one builds on the other, as fusions do on their seed's adapters. Runs that all seeds share do not
+    count, because they add no variance between seeds.
 
     Args:
         targets: the runs of both sides of a comparison, target by target.
-        find: the record of a run, to see what it is built on; None: that does not depend on the seed.
+        find: looks up a run's record, to follow what it builds on; None: sources do not depend on the seed.
     """
     own = [{scored.record.run for scored in runs} for runs in targets]
     if len(set().union(*own)) < sum(map(len, own)):
@@ -328,7 +328,7 @@ def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunReco
 
 
 def _behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[str]:
-    """A run, those that it is built on, and so on: an ensemble's members, and the adapters of these."""
+    """A run and all runs that it builds on, such as an ensemble's members and their adapters."""
     seen, left = {record.run}, [record]
     while left:
         for source in left.pop().continued:
@@ -340,32 +340,32 @@ def _behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[s
 
 
 def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
-    """How many targets one run of a line or row answers: 1 where it trains a run for each."""
+    """How many targets one run of a line or row answers: 1 if it trains a run per target."""
     answered = Counter((scored.record.run, scored.entry.seed) for scored in runs.all(line))
     return max(answered.values(), default=1)
 
 
 def joint_titles(runs: StudyRuns) -> str:
-    """The rows of which one run answers several targets, ``a; b``; empty where there is none."""
+    """The rows whose runs answer several targets, as ``a; b``; empty if there is none."""
     return runs.titles(Line(name) for name in runs.rows if targets_at_once(runs, name) > 1)
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
-    """The runs' names, each once."""
+    """The distinct names of the runs."""
     return tuple(dict.fromkeys(scored.record.run for scored in group))
 
 
 def records_of(group: Iterable[Scored]) -> list[RunRecord]:
-    """The runs' records, each once."""
+    """The distinct records of the runs."""
     return list({scored.record.run: scored.record for scored in group}.values())
 
 
 def peak_memory_of(records: Iterable[RunRecord]) -> float | None:
-    """The highest peak memory of the runs, in MB; None where none was measured, as of an ensemble."""
+    """The highest peak memory of the runs, in MB; None if none was measured, as for an ensemble."""
     return max((record.cost.peak_memory_mb for record in records if record.cost.peak_memory_mb), default=None)
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known; None without any."""
+    """The mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None

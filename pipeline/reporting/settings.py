@@ -1,4 +1,4 @@
-"""How every row was trained, where rows differ."""
+"""The training settings in which rows differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_in_effect
 from pipeline.system.backbone_name import backbone_text
 
-# Known from the row's name or shown in the main table.
+# The row's name or the main table already shows these.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 
 def settings_table(runs: StudyRuns) -> Table | None:
-    """The settings in which the runs of the main table differ, a column each; None where all are alike."""
+    """A column per setting in which the main table's runs differ; None if all agree."""
     trained = [row for row in runs.rows if not KINDS[runs.study.row(row).method].is_ensemble and runs.all(row)]
     groups = {row: [(scored, _in_effect(runs.recipe_of(scored))) for scored in runs.all(row)] for row in trained}
     recipes = [recipe for group in groups.values() for _, recipe in group]
@@ -41,20 +41,20 @@ def settings_table(runs: StudyRuns) -> Table | None:
 
 
 def _in_effect(recipe: Recipe) -> dict[str, Any]:
-    """What has an effect, flat."""
+    """The settings that have an effect, flattened."""
     effective = keys_in_effect(recipe)
     return {key: value for key, value in recipe.flat().items() if key in effective}
 
 
 def _differs(recipes: Sequence[Mapping[str, Any]], key: str, usual: Any) -> bool:
-    """Whether ``key`` is not the same in all runs, or has an effect on some alone and is not ``usual`` there."""
+    """Whether ``key`` differs between runs, or affects only some runs and is not ``usual`` there."""
     values = {str(recipe[key]) for recipe in recipes if key in recipe}
     of_some = any(key not in recipe for recipe in recipes)
     return len(values) > 1 or (of_some and not values <= {str(usual)})
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
-    """One value, or each with the tasks it holds for."""
+    """One value, or several with their tasks."""
     tasks: dict[str, dict[str, None]] = {}
     for scored, recipe in group:
         tasks.setdefault(_shown(recipe.get(key)), {})[scored.entry.target] = None
@@ -64,6 +64,6 @@ def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):  # of all settings, extra data alone is a table
+    if isinstance(value, Mapping):  # only extra data is a table
         return ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or MISSING
     return MISSING if value is None else str(value)

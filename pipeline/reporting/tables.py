@@ -16,7 +16,7 @@ from pipeline.system.atomic import new_folder, write_text
 from pipeline.system.errors import printable
 
 TABLES = "tables.md"
-"""All tables of a report, for people."""
+"""File with all tables of a report, for people to read."""
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
@@ -25,7 +25,7 @@ _TEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | 
 
 
 def marked(cell: Cell) -> str:
-    """The cell's text with the arrow of its verdict."""
+    """The cell's text with its verdict's arrow."""
     return f"{cell.text} {MARKS[cell.verdict]}".strip()
 
 
@@ -40,7 +40,7 @@ def _in_latex(cell: Cell) -> str:
 
 
 def write_tables(report: Report, folder: Path) -> None:
-    """Write the tidy results, and every table in Markdown, LaTeX (booktabs) and CSV."""
+    """Write the results in tidy form, and every table as Markdown, LaTeX (booktabs) and CSV."""
     write_table(report.results, folder / "results.csv")
     write_text(folder / TABLES, printable(markdown(report)))
     write_text(folder / "tables.tex", printable(latex(report)))
@@ -50,17 +50,17 @@ def write_tables(report: Report, folder: Path) -> None:
 
 
 def verdict_and_scores(folder: Path) -> str:
-    """What :data:`TABLES` of a report says first: what the study found, and the table of scores."""
+    """The beginning of a report's :data:`TABLES`: the study's findings and the table of scores."""
     parts = (folder / TABLES).read_text(encoding="utf-8").split("\n## ")
     return "\n## ".join(parts[:2]).rstrip()
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:
-    """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
+    """A row per finished cell: first the main table's runs, then the curve's, with fewer ``train_rows`` of the target.
 
-    ``method`` holds the :class:`Line`. ``stored_parameters`` are those to keep to answer this target;
-    ``seconds`` counts the row's own trials with its seed, and ``total_seconds`` the runs it is built on. ``trials`` are
-    those of the tables: the runs on a target that the row is chosen from, those of what it takes there included.
+    ``method`` holds the :class:`Line`. ``stored_parameters`` counts what must be kept to answer this target.
+    ``seconds`` includes the row's trials with this seed, and ``total_seconds`` also the runs that it builds on.
+    ``trials`` is the number of runs on the target that the row is chosen from, with the trials of rows that it takes.
     """
     group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     return pd.DataFrame(
@@ -74,7 +74,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             **{name: [getattr(scored.record.cost, name) for scored in group] for name in Cost.model_fields},
             "seconds": [scored.seconds for scored in group],
             "run": [scored.record.run for scored in group],
-            # Whole numbers stay whole beside empty fields.
+            # Int64 keeps whole numbers whole next to empty fields.
             "train_rows": pd.array([runs.train_rows(scored) or None for scored in group], "Int64"),
             "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
@@ -86,7 +86,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
 
 
 def plain_table(table: Table) -> pd.DataFrame:
-    """The cells as text, and beside each column with verdicts one that holds them in words with their small print."""
+    """The cells as text; a column with verdicts is followed by one with the verdicts in words and their small print."""
     columns: list[tuple[str, list[str]]] = []
     for index, name in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
@@ -94,7 +94,7 @@ def plain_table(table: Table) -> pd.DataFrame:
         if any(cell.verdict for cell in cells):
             columns.append((f"{name}, verdict", [cell.verdict or "" for cell in cells]))
             columns.append((f"{name}, test", [cell.detail for cell in cells]))
-    # A list of columns, not a dictionary: a column's name may stand twice.
+    # Column names may repeat, so this is a list and not a dictionary.
     data = pd.DataFrame([values for _, values in columns]).T
     data.columns = pd.Index([name for name, _ in columns])
     return data
@@ -109,7 +109,7 @@ def latex(report: Report) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line: a line break would end the row, or begin something that is no longer this text."""
+    """``text`` on one line: a line break would end the table row or start something else."""
     return " ".join(text.split())
 
 

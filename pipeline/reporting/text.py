@@ -1,4 +1,4 @@
-"""Numbers as a reader of tables and sentences says them, and the texts of ``texts.toml``."""
+"""Format numbers for tables and sentences, and fill in the texts of ``texts.toml``."""
 
 import re
 import statistics
@@ -12,18 +12,18 @@ from pipeline.system.reading import read_toml
 MISSING = "-"
 CONFIDENCE = "95 % CI "
 MOST_NAMED = 3
-"""A sentence that would name more counts them."""
+"""The most items that a sentence names; beyond that, it gives their number."""
 TEXTS = read_toml(Path(__file__).with_name("texts.toml"))
 
 
 def paragraphs(text: str, **values: object) -> tuple[str, ...]:
-    """The paragraphs of a text, each on one line, with ``values``; one that names an empty value is left out."""
+    """The paragraphs of a text, one line each, filled with ``values``; leaves out those that name an empty value."""
     lines = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     return tuple(line.format(**values) for line in lines if all(values[name] for name in re.findall(r"{(\w+)", line)))
 
 
 def score_text(values: Sequence[float], planned: int | None = None) -> str:
-    """``0.512 ± 0.004``, mean and sample deviation over runs; of fewer runs than planned it says so."""
+    """``0.512 ± 0.004``: mean and sample standard deviation over runs, with a note if runs are missing."""
     if not values:
         return MISSING
     spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
@@ -32,7 +32,7 @@ def score_text(values: Sequence[float], planned: int | None = None) -> str:
 
 
 def number(value: float | None) -> str:
-    """``0.512``, or ``-`` where there is none."""
+    """``0.512``, or ``-`` for None."""
     return MISSING if value is None else f"{value:.3f}"
 
 
@@ -46,26 +46,26 @@ def points(difference: float, *, sign: bool = True) -> str:
     value = 100 * difference
     if abs(value) < 1e-9:
         return "0.0"
-    # What is not 0 must not read as 0: an interval's end tells by its sign whether the interval leaves 0 out.
+    # A value other than 0 must not read as 0: the sign of an interval's end shows whether it excludes 0.
     rounded = f"{value:+.1f}" if round(value, 1) else f"{value:+.1g}"
     return rounded if sign else rounded.removeprefix("+")
 
 
 def interval_text(comparison: Comparison, study: Study | None = None) -> str:
-    """``95 % CI 0.4 to 2.1``, in points; of one seed in a ``study`` of several ``95 % CI 0.4 to 2.1, one seed``."""
+    """``95 % CI 0.4 to 2.1`` in points; ends in ``, one seed`` if it covers one seed of a ``study`` with several."""
     low, high = comparison.interval
     fewer = ", one seed" if study is not None and comparison.seeds == 1 < len(study.seeds) else ""
     return f"{CONFIDENCE}{points(low, sign=False)} to {points(high, sign=False)}{fewer}"
 
 
 def amount_text(comparison: Comparison, study: Study) -> str:
-    """``1.3 points (95 % CI 0.4 to 2.1)``, of a loss too: amount and interval are then those of the reversed test."""
+    """``1.3 points (95 % CI 0.4 to 2.1)``; for a loss, amount and interval of the reversed test."""
     amount = comparison if comparison.difference >= 0 else comparison.reversed()
     return f"{points(amount.difference, sign=False)} points ({interval_text(amount, study)})"
 
 
 def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
-    """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: the first has the units."""
+    """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: only the first has units."""
     texts: list[str] = []
     for name, comparison in compared.items():
         difference, interval = points(comparison.difference), interval_text(comparison, study)
@@ -79,14 +79,14 @@ def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
 def comparison_text(comparison: Comparison, against: str) -> str:
     """``+1.3 points against full fine-tuning, 95 % CI 0.4 to 2.1, p = 0.003``."""
     p_value = comparison.p_value
-    # Rounding must not bring a p-value below the level to the level.
+    # Rounding must not raise a p-value below the level to the level.
     below = 0.001 if p_value < 0.001 else LEVEL if p_value < LEVEL <= round(p_value, 3) else None
     p_text = f"p = {p_value:.3f}" if below is None else f"p < {below:.3f}"
     return f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}, {p_text}"
 
 
 def detectable_text(tests: Sequence[Comparison]) -> str:
-    """``Four times in five, they find a true difference of 1.9 to 2.4 points ....``; empty where systems are alike."""
+    """``Four times in five, they find a true difference of 1.9 to 2.4 points ....``; empty if systems answer alike."""
     sizes = [test.detectable for test in tests if test.detectable]
     if not sizes:
         return ""
@@ -97,7 +97,7 @@ def detectable_text(tests: Sequence[Comparison]) -> str:
 
 
 def percent(share: float) -> str:
-    """``24 %``, ``2.2 %``, ``0.01 %``: two digits that say something."""
+    """``24 %``, ``2.2 %``, ``0.01 %``, with two significant digits."""
     value = 100 * share
     if value >= 10 or value == 0:
         return f"{value:.0f} %"
@@ -112,8 +112,8 @@ def listed(items: Sequence[str]) -> str:
 def where_text(study: Study, targets: Sequence[str] | None = None) -> str:
     """``sst``, ``the mean of sst and sts``, ``the mean of 9 targets (one seed)``.
 
-    The intervals of one seed cover no other, which a sentence with a verdict has to say; in a study of several,
-    :func:`interval_text` says it.
+    Intervals from one seed do not cover other seeds, so a sentence with a verdict must say so; in a study of several
+    seeds, :func:`interval_text` does.
     """
     targets, seeds = targets or study.targets, " (one seed)" if len(study.seeds) == 1 else ""
     if len(targets) == 1:
@@ -126,7 +126,7 @@ def capital(text: str) -> str:
 
 
 def marks_note(against: str, family: Sized) -> str:
-    """What the marks of a table with these comparisons mean, where the main table has said how they are tested."""
+    """The meaning of the marks in a table with these comparisons; the main table explains the tests."""
     if not family:
         return ""
     together = f"the {comparisons(family)} of this table together"
