@@ -69,15 +69,18 @@ def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
         ({"anchor": None}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", anchor=0.0)}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", head_start=False)}, "sst, new head"),
-        ({"recipe": Recipe(trainable="fusion")}, "new own adapter, gates at 1"),
+        ({"recipe": Recipe(trainable="fusion", gate_start="even")}, "new own adapter, gates at 1"),
         ({"recipe": Recipe(trainable="fusion", gate_start=0.25)}, "new own adapter, gates at 0.25"),
         (
             {"recipe": Recipe(trainable="fusion"), "gates": {"imdb": 1.0, "sts": 0.5}},
             "new own adapter, gates at imdb 1, sts 0.5",
         ),
-        ({"recipe": Recipe(trainable="fusion", own_adapter="warm")}, "warm-started own adapter, gates at 1"),
         (
-            {"recipe": Recipe(trainable="fusion", own_adapter="frozen", head_start=False)},
+            {"recipe": Recipe(trainable="fusion", own_adapter="warm", gate_start="even")},
+            "warm-started own adapter, gates at 1",
+        ),
+        (
+            {"recipe": Recipe(trainable="fusion", own_adapter="frozen", gate_start="even", head_start=False)},
             "own adapter, gates at 1, new head",
         ),
         ({"recipe": Recipe(trainable="fusion", own_adapter="none", gate_start=0.5)}, "gates at 0.5"),
