@@ -54,8 +54,8 @@ def extract(
             adapter).
         without_rows_of: Leave out training rows whose text occurs in dev or test of these tasks, such as sts,mrpc: the
             targets that this adapter will be fused for (none).
-        soup: Train N adapters that start alike and see the rows in other orders, and keep the mean of their weights:
-            one adapter, usually better than each, in N times the time. For a few hundred rows.
+        soup: Train N adapters that start alike and see the rows in other orders, and keep the mean of their weights.
+            It is one adapter, and averages out some of what a few hundred rows leave to chance; N times the time.
     """
     apart = names_in(without_rows_of) or ()
     own = {"adapter": adapter, "bottleneck": bottleneck, "drop_layers": drop_layers, "train_layernorm": train_layernorm}
