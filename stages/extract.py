@@ -7,11 +7,12 @@ from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.probing import MOST_ROWS, ProbeScore, probe_score
 from pipeline.runs.request import RunRequest
-from pipeline.runs.sources import starting_adapters
+from pipeline.runs.sources import starting_adapters, why_not_started_from
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_without_effect
+from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 
@@ -39,6 +40,9 @@ def extract(
         soup: so many adapters are trained that start alike and differ in the order of batches and in dropout; the
             result is the mean of their weights and heads, one adapter (Wortsman et al. 2022).
         given: the keys of the recipe that the user set; a note names those without effect.
+
+    Raises:
+        PipelineError: a soup of adapters that cannot be merged: other kinds than bottlenecks, or with LayerNorms.
     """
     if without_rows_of:
         workspace = workspace.apart_from(without_rows_of)
@@ -54,6 +58,9 @@ def extract(
 
     if soup == 1:
         return trained(0)
+    resolved = workspace.resolve(recipe, own)
+    if why := why_not_started_from(resolved, own.is_pair, resolved):
+        raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
     experts = tuple(workspace.adapter_of(trained(number).record) for number in range(soup))
     request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=experts)
     return get_or_train(TrainingRun(request, workspace), force)

@@ -11,7 +11,7 @@ from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Runni
 from pipeline.cli.printing import print_result, print_run
 from pipeline.data.limits import check_limit
 from pipeline.settings.forms import SUMMARIES, FusionForm, FusionImplementation
-from pipeline.settings.parts import BOTTLENECKS, MOST_EXPERTS, AdapterKind
+from pipeline.settings.parts import MOST_EXPERTS, AdapterKind
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
 
@@ -63,8 +63,6 @@ def extract(
     running.check()
     if not 1 <= soup <= MOST_EXPERTS:
         raise PipelineError(f"--soup {soup}: give a number from 1 to {MOST_EXPERTS}")
-    if soup > 1 and (kind := recipe.adapter.kind) not in BOTTLENECKS:
-        raise PipelineError(f"--soup: only bottlenecks are merged ({' or '.join(sorted(BOTTLENECKS))}), not {kind}")
     places.check(task, *tasks_in(start_from), *apart)
     if own_names := [name for name in apart if places.task(name).name == places.task(task).name]:
         raise PipelineError(f"--without-rows-of: {own_names[0]} is the task itself: --drop-overlap drops its own")

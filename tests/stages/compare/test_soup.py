@@ -84,6 +84,14 @@ def test_extract_makes_the_soup_that_the_study_would(workspace: Workspace) -> No
     assert {s.run for s in made.record.sources} < {s.run for s in longer.record.sources}
 
 
+@pytest.mark.parametrize("recipe", [{"adapter": "lora"}, {"train_layernorm": True}])
+def test_what_cannot_be_merged_is_refused_before_it_is_trained(
+    workspace: Workspace, no_training: None, recipe: dict[str, Any]
+) -> None:
+    with pytest.raises(PipelineError, match="--soup"):
+        extract("films", Recipe.parse({"epochs": 1, **recipe}, "test"), workspace, seed=0, soup=2)
+
+
 @pytest.mark.parametrize(
     "row",
     [
