@@ -205,7 +205,7 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def is_continued_adapter(self) -> bool:
-        """Whether it is an adapter that continues its source unconditionally; for others, a warm start is only an option."""
+        """Whether it is an adapter that always continues its source; for others, a warm start is only an option."""
         return self.kind == "adapter" and "start" in self.identity
 
     @property

@@ -43,7 +43,7 @@ def scores_cell(values: Sequence[float], used: tuple[str, ...] = (), detail: str
 
 
 def effort_cells(runs: StudyRuns, row: str, group: Sequence[Scored]) -> dict[str, Cell]:
-    """Runs per target that a row is chosen from (if any row tunes), and seconds of a run, alone and with its sources."""
+    """Runs per target that a row is chosen from, if any row tunes; seconds of a run, alone and with its sources."""
     tuned = any(scored.trials for scored in runs.scored)
     by_run = {scored.record.run: scored.seconds for scored in group}  # including its trials
     return {
@@ -88,7 +88,7 @@ def score_cells(
     mean: float | None,
     verdicts: Verdicts,
 ) -> dict[str, Cell]:
-    """Scores of a place on the targets, noting runs missing from ``planned``; first their mean, if there are several."""
+    """Scores of a place on the targets, first their mean if there are several; notes runs missing from ``planned``."""
     line, rows = place
     cells, against = {}, runs.title(runs.reference)
     for target in targets:
