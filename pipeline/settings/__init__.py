@@ -1,1 +1,1 @@
-"""What is trained and what is compared: recipes and studies, read from TOML."""
+"""What to train and what to compare: recipes and studies, read from TOML."""

@@ -1,4 +1,4 @@
-"""Types of values that several parts of a study have: names of rows and tasks, counts, lists without repeats."""
+"""Field types that several parts of a study share: names of rows and tasks, counts, lists without repeats."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-# pydantic takes true for 1.
+# pydantic accepts true as 1
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Real = Annotated[float, BeforeValidator(_no_bool)]
 
@@ -29,11 +29,11 @@ def _renamed(task: str, info: ValidationInfo) -> str:
 
 
 TaskName = Annotated[Name, AfterValidator(_renamed)]
-"""A task. A function as the validation's context renames it."""
+"""A task. A function, because the validation's context may rename it."""
 
 
 def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
-    """Refuse a repeated value: its runs would be trained and counted twice."""
+    """Reject a repeated value, because its runs would be trained and counted twice."""
     if repeated := _repeated(values or ()):
         raise ValueError(f"{shortened(repeated[0])} is listed twice")
     return values
@@ -42,5 +42,5 @@ def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
 def _repeated(values: Sequence[Any]) -> list[Any]:
     try:
         return [value for value, count in Counter(values).items() if count > 1]
-    except TypeError:  # tables have no hash
+    except TypeError:  # tables are unhashable
         return [value for place, value in enumerate(values) if value in values[:place]]

@@ -1,4 +1,4 @@
-"""The forms of fusion as a recipe knows them: their settings, and what follows from these. No layers: torch is slow.
+"""The forms of fusion in a recipe: their settings and what follows from them. No layers, since importing torch is slow.
 
 The layers of a form are in ``pipeline/methods/FORM.py``.
 """
@@ -24,9 +24,9 @@ class FormSettings(RecipePart):
     epochs: ClassVar[int] = 3
     learning_rate_default: ClassVar[float] = 1e-3
     trains: ClassVar[bool] = True
-    """Whether its layers have weights that train."""
+    """Whether its layers have trainable weights."""
     anchored: ClassVar[bool] = False
-    """It starts as one of its adapters, the best on dev, with the head of that adapter; this start is scored too."""
+    """It starts from one of its adapters, the best on dev, with that adapter's head; this start is scored too."""
 
     @property
     def trains_own(self) -> bool:
@@ -35,7 +35,7 @@ class FormSettings(RecipePart):
 
     @property
     def fuses_own(self) -> bool:
-        """Whether the fusion takes the target's adapter of stage one."""
+        """Whether the fusion mixes the target's adapter of stage one."""
         return True
 
     @property
@@ -45,7 +45,7 @@ class FormSettings(RecipePart):
 
     @property
     def adds_own(self) -> bool:
-        """Whether the target's adapter is added as it is, beside the adapters that the fusion weighs."""
+        """Whether the target's adapter is added with weight 1, beside the adapters that the fusion weighs."""
         return False
 
     @property
@@ -54,12 +54,12 @@ class FormSettings(RecipePart):
         return False
 
     def resolved(self, learning_rate: float) -> Self:
-        """The settings with every None filled; ``learning_rate`` is that of the fusion."""
+        """The settings with every None filled; ``learning_rate`` is the fusion's."""
         return self
 
 
 def even_gate(sources: int) -> float:
-    """The gate of each of so many sources that all start alike: 2 / N, at most 1."""
+    """The initial gate of each of ``sources`` that start alike: 2 / N, at most 1."""
     return min(1.0, 2 / sources)
 
 
@@ -125,11 +125,11 @@ class Gated(FormSettings):
 
     @property
     def rank_in_effect(self) -> int | None:
-        """The rank of gates that are matrices, if they have one; else None."""
+        """The rank of gates that are matrices, or None."""
         return self.rank if self.gate == "matrix" else None
 
     def start_of(self, gates: int) -> float:
-        """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
+        """The initial gate of each source at a site with ``gates`` of them; 0 if probes will choose it."""
         match self.start:
             case "even":
                 return even_gate(gates)

@@ -21,11 +21,11 @@ def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
 
 _Values = Annotated[tuple[Any, ...], Field(min_length=1), AfterValidator(no_repeats)]
 Grid = Annotated[dict[str, _Values], AfterValidator(_not_too_large)]
-"""Values of recipe keys, flat: a trial for every combination."""
+"""Values of flat recipe keys: one trial per combination."""
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of a grid's values, the last key fastest; an empty grid has one, without a key."""
+    """Every combination of a grid's values, varying the last key fastest; an empty grid has one, without a key."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

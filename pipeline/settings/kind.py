@@ -22,38 +22,38 @@ SOME_KEYS: dict[str, str] = {
     "experts": "only a merged adapter or an ensemble takes several runs of a row",
     "rule": "only an ensemble joins predictions",
 }
-"""The keys of a row that only some kinds have, and why no other has them."""
+"""The keys of a row that only some kinds have, and the reason."""
 
 
 class Kind:
-    """A kind of row: what it trains, what it builds on, and which mistakes its rows can have."""
+    """A kind of row: what it trains, what it builds on, and the mistakes that its rows can have."""
 
     trains: ClassVar[tuple[Trainable, ...]]
-    """What its rows may train; the first where they do not say."""
+    """What its rows may train; the first is the default."""
     title: ClassVar[str]
     keys: ClassVar[frozenset[str]] = frozenset()
-    """Those of :data:`SOME_KEYS` that it has."""
+    """Its keys among :data:`SOME_KEYS`."""
     takes: ClassVar[Literal["head", "weights", "adapter", "fusion"] | None] = None
     """What a run takes from the runs it builds on: a head; all weights; adapters, to start from one or to merge them;
-    or adapters, to fuse them."""
+    or adapters to fuse."""
     artifact: ClassVar[Literal["adapter", "fusion"] | None] = None
-    """What its runs put into the store; None: they are no artifacts."""
+    """What its runs put into the store; None if they are not artifacts."""
     base: ClassVar[str | None] = None
     """The kind whose finished runs all its rows start from."""
     joining: ClassVar[str] = ""
-    """What all its rows do with several tasks, in words; empty: a row may need only one."""
+    """What all its rows do with several tasks, in words; empty if a row may need only one."""
     is_by_source: ClassVar[bool] = False
-    """A row has a run for each source of a target."""
+    """A row has one run per source of a target."""
     is_joint: ClassVar[bool] = False
-    """It trains on a target and its sources at once."""
+    """Trains on a target and its sources at once."""
     combines: ClassVar[bool] = False
-    """It takes an adapter of each of its tasks."""
+    """Takes an adapter of each of its tasks."""
     is_ensemble: ClassVar[bool] = False
-    """It joins the predictions of other rows' runs and trains nothing."""
+    """Joins the predictions of other rows' runs and trains nothing."""
     keeps_weights: ClassVar[bool] = False
-    """Its runs keep their weights unasked, because they are few."""
+    """Its runs always keep their weights, because they are few."""
     builds_on_target: ClassVar[bool] = False
-    """The runs that it builds on are of the target too, so that their trials count as its trials."""
+    """It builds on runs of the target, so that their trials count as its trials."""
     builds_on_fresh: ClassVar[bool] = False
     """The adapters that it builds on must be newly initialised."""
 
@@ -68,7 +68,7 @@ class Kind:
 
     @property
     def answers_for_several(self) -> bool:
-        """Whether one of its runs is of several tasks, or of several models."""
+        """Whether one of its runs has several tasks or several models."""
         return self.is_joint or self.is_by_source or self.is_ensemble
 
     def built_on(self, row: Row) -> str | None:
@@ -76,15 +76,15 @@ class Kind:
         return self.base
 
     def joins(self, row: Row) -> str:
-        """What a row does with several tasks, in words; empty: it needs only one."""
+        """What a row does with several tasks, in words; empty if it needs only one."""
         return self.joining
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The raw recipe of a row, with the settings that the kind always or never has."""
+        """The raw recipe of a row, with the settings that the kind fixes."""
         return {key: value for key, value in values.items() if key != "merge"}
 
     def merge_mistake(self, rule: str) -> str:
-        """The mistake in a recipe with this merge rule; empty: none."""
+        """The mistake in a recipe with this merge rule; empty if there is none."""
         return "" if rule == "none" else "only a row of merge merges adapters: leave merge out"
 
     def mistakes(self, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -92,5 +92,5 @@ class Kind:
         yield from ()
 
     def mistakes_in(self, study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
-        """What does not fit the study in its row ``name``; each begins with the key."""
+        """What does not fit the study in its row ``name``; each mistake begins with the key."""
         yield from ()

@@ -9,7 +9,7 @@ _PART = re.compile(r"(-?\d{1,3})(?:-(\d{1,3}))?")
 
 
 def parse_layers(value: Any) -> tuple[int, ...]:
-    """Sorted layer numbers of a text such as ``0-2,5`` or a list of whole numbers; a ValueError names every mistake."""
+    """Sorted layer numbers from a text such as ``0-2,5`` or a list of integers; a ValueError names every mistake."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]
     elif isinstance(value, list | tuple):
@@ -34,7 +34,7 @@ def parse_layers(value: Any) -> tuple[int, ...]:
 
 
 def layers_option(text: str | None) -> tuple[int, ...]:
-    """The layers of ``--drop-layers``, where no recipe checks them."""
+    """The layers of ``--drop-layers``, for commands without a recipe to check them."""
     try:
         return parse_layers(text or ())
     except ValueError as error:

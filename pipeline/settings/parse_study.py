@@ -1,4 +1,4 @@
-"""Studies from raw values. Every mistake is named at once, those in its recipes too."""
+"""Parse studies from raw values. Reports every mistake at once, including those in recipes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -31,8 +31,8 @@ def parse_study(
     """Validate a study with all its recipes; a :class:`PipelineError` names ``where`` and every mistake.
 
     Args:
-        known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
-        name_of: gives every task its new name.
+        known_tasks: further tasks that rows and recipes may name, without effect; None for any task.
+        name_of: returns the new name of a task.
         given: settings, flat or in their parts, that override every recipe and are not tuned.
     """
     given = layered(given)
@@ -52,18 +52,18 @@ def parse_study(
         problems += [*_grids_named(study, grids)] or [*_grids_given(study, grids, given), *_mistakes(study)]
         no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
         problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
-        problems = problems or [*_grids_on_curve(study, grids)]  # which asks for recipes
+        problems = problems or [*_grids_on_curve(study, grids)]  # needs valid recipes
     raise_all(where, problems)
     return study
 
 
 def with_task_names(study: Study, name_of: Callable[[str], str]) -> Study:
-    """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
+    """The same study with tasks renamed; a PipelineError if a list had both an alias and its task."""
     return parse_study(study.model_dump(), f"study {study.name}", known_tasks=None, name_of=name_of)
 
 
 def _where_it_belongs(problem: str) -> str:
-    """Say of an unknown key of a recipe if it belongs at the top of the file, above the TOML header that took it in."""
+    """If an unknown key of a recipe belongs at the top of the file, above the TOML header that captured it, say so."""
     where, _, mistake = problem.partition(": ")
     key, _, what = mistake.partition(": ")
     if what == "unknown key" and key in Study.model_fields:
@@ -72,7 +72,7 @@ def _where_it_belongs(problem: str) -> str:
 
 
 def _mistakes(study: Study) -> list[str]:
-    """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
+    """Rows that do not exist, do not fit each other, or have nothing to run on."""
     rows = {name: study.row(name) for name in (*KINDS, *study.rows)}
     known = [name for name in study.methods if name in rows]
     taken_in = (base for name in known for base in rows[name].own if base in rows)
@@ -88,7 +88,7 @@ def _mistakes(study: Study) -> list[str]:
 
 
 def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Keys that name one of the ``grids`` (each with its cells) but need a single row."""
+    """Keys that name one of the ``grids`` (with its cells) but need a single row."""
     named = [("reference", study.reference)]
     for name in dict.fromkeys((*study.rows, *study.methods)):
         if name in study.rows or name in KINDS:
@@ -103,7 +103,7 @@ def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator
 
 
 def _grids_given(study: Study, grids: Mapping[str, Mapping[str, Table]], given: Mapping[str, Any]) -> Iterator[str]:
-    """Keys that ``given`` sets for all rows, and that a grid which the study uses sets for each of its cells."""
+    """Keys that ``given`` sets for all rows, although a grid in use sets them for its cells."""
     used, more = set[str](), {*study.methods}
     while more:
         used |= more
@@ -114,7 +114,7 @@ def _grids_given(study: Study, grids: Mapping[str, Mapping[str, Table]], given: 
 
 
 def _grids_on_curve(study: Study, grids: Mapping[str, Mapping[str, Table]]) -> Iterator[str]:
-    """Keys that the curve's recipe sets for all rows, and a grid for its cells, if the curve trains one of them."""
+    """Keys that the curve's recipe sets for all rows, although a grid sets them for cells that the curve trains."""
     if study.curve is None or not grids:
         return
     trained = set[str]()
@@ -130,7 +130,7 @@ def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
     on_curve = study.curve.methods if study.curve else None
     named = (("methods", study.methods), ("curve.methods", on_curve or ()))
     there, known = ", ".join(KINDS), (*KINDS, *study.rows)
-    by_title = {kind.title: method for method, kind in KINDS.items()}  # as tables call them
+    by_title = {kind.title: method for method, kind in KINDS.items()}  # as in tables
     for key, names in named:
         for name in names:
             if name not in rows:
@@ -140,7 +140,7 @@ def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
 
 
 def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
-    """Keys of the study that its rows cannot have."""
+    """Keys of the study that do not fit its rows."""
     by_source = [name for name in known if study.row(name).kind.is_by_source]
     if study.reference not in study.methods or study.reference in by_source:
         yield f"reference: '{study.reference}' must be one of the methods, and not sequential"
@@ -149,7 +149,7 @@ def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
 
 
 def _without_partners(study: Study, name: str) -> Iterator[str]:
-    """Targets for which a row that joins tasks has no other."""
+    """Targets for which a row that joins tasks has no other task."""
     row = study.row(name)
     alone = [target for target in study.targets_of(name) if row.kind.joins(row) and not study.partners(name, target)]
     if alone and not any(study.partners(name, target) for target in study.targets):
@@ -178,7 +178,7 @@ def _set_over(
 
 
 def _usual_reference(values: Mapping[str, Any]) -> Any:
-    """The row that the tests compare with where the study does not say: full, else the first that is not sequential.
+    """The row to compare with in tests if the study names none: full, else the first that is not sequential.
 
     Args:
         values: raw, with every row written out.

@@ -9,9 +9,9 @@ from pipeline.data.tasks import Name
 from pipeline.settings.fields import Real, Whole
 from pipeline.settings.layers import parse_layers
 
-# No use comes near these bounds, and nothing computed from numbers within them overflows.
+# Far beyond any useful value; nothing computed from numbers within these bounds overflows.
 Count = Annotated[Whole, Field(le=10**6)]
-Number = Annotated[Real, Field(le=1e38)]  # what fp32 can hold
+Number = Annotated[Real, Field(le=1e38)]  # the range of fp32
 Width = Annotated[Whole, Field(le=2**16)]
 Tokens = Annotated[Whole, Field(le=8192)]
 
@@ -25,12 +25,12 @@ AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "
 
 
 class RecipePart(BaseModel):
-    """Settings that have an effect together. A part that has none is at its defaults, as if it was never written."""
+    """Settings that take effect together. If the part has no effect, it is reset to its defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     flags: ClassVar[Mapping[str, str] | None] = None
-    """The flat names of keys, where they are not the keys themselves; None: every one is ``<part>_<key>``."""
+    """Flat names of keys that differ from the keys; None: every one is ``<part>_<key>``."""
 
 
 class AdapterSettings(RecipePart):
@@ -89,14 +89,14 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
     "bitfit": "",
     "unipelt": "unipelt",
 }
-"""The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
+"""The part of a recipe with the settings of each kind, if it has any. The methods are in ``pipeline/methods``."""
 
 BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
-"""The kinds that fusion can mix; another kind may share their settings."""
+"""The kinds that fusion can mix; another kind may use the same settings."""
 
 
 MOST_EXPERTS = 20
-"""Runs of one row that are merged, or joined, at most."""
+"""Maximum number of runs of one row to merge or join."""
 
 
 class Merge(RecipePart):

@@ -1,4 +1,4 @@
-"""Raw values of a study before validation: rows written out, and mistakes in recipes and names of tasks."""
+"""Raw values of a study before validation: writes rows out, and finds mistakes in recipes and task names."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +25,8 @@ def listed(value: Any) -> list[Any]:
 def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list[str]]:
     """The values with every row written out; the row that each row copies; and mistakes.
 
-    ``like = "ROW"`` copies another row but for its title, its published names and whether it keeps its weights, and the
-    row's own keys go over it. A row that is called like a method is one of that method.
+    ``like = "ROW"`` copies another row except its title, its published names and whether it keeps its weights; the
+    row's own keys override the copy. A row that is named after a method has that method.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
@@ -49,7 +49,7 @@ def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list
             wrong.append(circle[0])
             del bases[circle[0]]
     for name in wrong:
-        complete[name].setdefault("method", "full")  # that it has none would distract from what is wrong
+        complete[name].setdefault("method", "full")  # a missing method would distract from the mistake
     for name in order:
         if name in bases:
             complete[name] = _over(complete[bases[name]], complete[name])
@@ -107,11 +107,11 @@ def _changed(part: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
 def expand_grids(values: Table) -> tuple[Table, dict[str, dict[str, Table]], list[str]]:
     """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells; these cells; and mistakes.
 
-    ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
-    fastest, each titled by its values. Where ``methods``, ``curve.methods`` or the members of an ensemble name the row,
-    they name all its cells. A list in ``published`` gives each cell its name, or an empty text for none.
+    ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, varying the
+    last key fastest; their values are their titles. If ``methods``, ``curve.methods`` or the members of an ensemble
+    name the row, they mean all its cells. A list in ``published`` gives each cell its name, or an empty text for none.
 
-    The cells of each grid are returned with their values of its keys.
+    The cells of each grid are returned with their values for its keys.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
@@ -181,17 +181,17 @@ def _cells(name: str, row: Table, grid: Table) -> Table:
 
 
 def parts(values: Mapping[str, Any]) -> dict[str, Table]:
-    """The study, its rows and its curve, where they are tables, each under the prefix of its keys in a message."""
+    """The study, its rows and its curve, where they are tables, by the prefix of their keys in a message."""
     rows = {f"rows.{name}.": row for name, row in table(values.get("rows")).items()}
     named = {"": values, **rows, "curve.": values.get("curve")}
     return {prefix: part for prefix, part in named.items() if isinstance(part, dict)}
 
 
 def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list[str]:
-    """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
+    """Mistakes in the shared recipe, and those that tasks, rows, the curve, and rows on a task add.
 
-    A mistake is reported where it was written, once: not again in rows that share the recipe, or that copy the row by
-    ``bases``.
+    A mistake is reported once, where it was written: not again in rows that share the recipe or that copy the row
+    according to ``bases``.
     """
     shared, tasks = table(values.get("recipe")), _tables(values.get("tasks"))
     mistakes: list[tuple[str, str, str]] = []
@@ -217,7 +217,7 @@ def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list
 
 
 def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> list[str]:
-    """Recipes and rows for tasks that are neither the study's nor ``known``, often misspelt; None: all are known."""
+    """Recipes and rows for unknown tasks, often misspelt: neither the study's nor ``known`` (None: all are known)."""
     mentions: list[tuple[str, Any]] = []
     for prefix, part in parts(values).items():
         lists = {key: listed(part.get(key)) for key in _TASK_LISTS} if prefix else {}
@@ -226,7 +226,7 @@ def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> lis
     mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
     mentions += [("scoring.tasks", task) for task in table(table(values.get("scoring")).get("tasks"))]
     named = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
-    # A target may also stand apart from a task whose rows another one is given.
+    # A target may also be kept apart from a task whose rows a recipe adds to others.
     added = _extra_tasks(values)
     for target, tasks in table(values.get("apart")).items():
         mentions += [(f"apart.{target}", task) for task in listed(tasks) if task not in added]
@@ -238,7 +238,7 @@ def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> lis
 
 
 def _extra_tasks(values: Mapping[str, Any]) -> list[Any]:
-    """The tasks whose rows some recipe adds to those of others."""
+    """The tasks whose rows a recipe adds to other tasks."""
     recipes: list[Any] = []
     for prefix, part in parts(values).items():
         grids = [part.get("tune")] if prefix else table(part.get("tune")).values()

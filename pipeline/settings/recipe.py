@@ -38,9 +38,9 @@ Extras = Annotated[
 
 USUAL_EPOCHS = 4
 MIN_STEPS = 400
-"""Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
+"""Default without epochs. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
 EVALUATIONS = 10
-"""Scorings on dev where neither epochs nor min_steps are given."""
+"""Number of scorings on dev if neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "cosine_similar", "score_loss"})
 """The keys that decide how a model's output becomes a prediction and a loss."""
 
@@ -54,8 +54,8 @@ def check_seed(seed: int) -> None:
 class Recipe(RecipePart):
     """How a model is built and trained. ``None`` means "from the task" or "from ``trainable``" until resolved.
 
-    Each part holds what has an effect together. Its keys may also be written flat, named as the flags of the command
-    line are: ``pal_size = 24`` is ``pal = { size = 24 }``.
+    Each part groups settings that take effect together. Its keys may also be written flat, named like the command-line
+    flags: ``pal_size = 24`` is ``pal = { size = 24 }``.
     """
 
     trainable: Trainable = Field(
@@ -197,7 +197,7 @@ class Recipe(RecipePart):
 
     @property
     def freezes_encoder(self) -> bool:
-        """Whether nothing is trained but the head."""
+        """Whether only the head trains."""
         return self.trainable in ("head", "probe")
 
     @property
@@ -207,17 +207,17 @@ class Recipe(RecipePart):
 
     @property
     def is_merged_only(self) -> bool:
-        """Whether it makes an adapter from others and trains nothing."""
+        """Whether it only merges an adapter from others, without training."""
         return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
 
     @property
     def fuses_as(self) -> forms.FusionForm | None:
-        """The form of the fusion that it trains; None: it trains none."""
+        """The form of the fusion that it trains; None if it trains none."""
         return self.fusion.form if self.trainable == "fusion" else None
 
     @property
     def form(self) -> forms.FormSettings:
-        """The settings of that form; where it trains no fusion, or one without settings, the defaults."""
+        """The settings of that form; the defaults if it trains no fusion, or one without settings."""
         kind = forms.FormSettings if self.fuses_as is None else forms.FORMS[self.fuses_as]
         return next((value for _, value in self if type(value) is kind), kind())
 
@@ -228,58 +228,59 @@ class Recipe(RecipePart):
 
     @property
     def fuses_own(self) -> bool:
-        """Whether a fusion takes the target's adapter of stage one."""
+        """Whether a fusion mixes the target's adapter of stage one."""
         return self.form.fuses_own
 
     @property
     def adds_adapters(self) -> bool:
-        """Whether fresh adapters are put into the backbone: alone, or the target's adapter in a fusion."""
+        """Whether it adds fresh adapters to the backbone: alone, or the target's adapter in a fusion."""
         return self.has_modules or not self.fuses_own
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """The recipe with ``values``, flat or in their parts, changed."""
+        """A copy of the recipe with ``values``, flat or in their parts."""
         return type(self).model_validate(layered(self.model_dump(), values)) if values else self
 
     def flat(self) -> dict[str, Any]:
-        """Its values, as JSON has them, under their flat names."""
+        """Its values as JSON has them, by flat name."""
         values = self.model_dump(mode="json")
         in_parts = {flag: values[part][key] for flag, (part, key) in FLAGS.items()}
         return {key: value for key, value in values.items() if key not in PARTS} | in_parts
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The part of a resolved recipe that identifies a run: a fusion's form, and all that is not at its default.
+        """The part of a resolved recipe that identifies a run: a fusion's form, and every setting that differs from its
+        default.
 
-        A key that a later version adds is at its default in earlier runs, which keep their names. To change a default,
-        change the ledger's ``SCHEMA``, or different runs would be taken for one.
+        A key that a later version adds has its default in earlier runs, so these keep their names. If you change a
+        default, change the ledger's ``SCHEMA``, or different runs will be taken for one.
         """
         usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
         return {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
 
     @property
     def usual_epochs(self) -> int:
-        """The number of epochs where ``epochs`` is not set."""
+        """The number of epochs if ``epochs`` is not set."""
         return USUAL_EPOCHS if self.fuses_as is None else self.form.epochs
 
     def epochs_over(self, rows: int) -> int:
-        """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
+        """Passes over ``rows`` training rows: ``epochs``, or more if they give fewer than ``min_steps`` steps."""
         return self.epochs_of(self.steps_over(rows))
 
     def epochs_of(self, steps: int) -> int:
-        """The same for passes of ``steps`` optimiser steps."""
+        """As :meth:`epochs_over`, for passes of ``steps`` optimiser steps."""
         epochs = self.usual_epochs if self.epochs is None else self.epochs
         return max(epochs, -(-self.least_steps // steps))
 
     @property
     def least_steps(self) -> int:
-        """``min_steps``; where it is not set, the default, or none if ``epochs`` is given."""
+        """``min_steps``; if not set, the default, or none if ``epochs`` is given."""
         if self.min_steps is not None:
             return self.min_steps
         return MIN_STEPS if self.epochs is None else 0
 
     @property
     def budget(self) -> dict[str, int | None]:
-        """How long it trains and how often it is scored, with every None filled."""
+        """How long to train and how often to score, with every None filled."""
         is_usual = self.epochs is None and self.min_steps is None and self.evaluations is None
         return {
             "epochs": self.epochs or self.usual_epochs,
@@ -288,15 +289,15 @@ class Recipe(RecipePart):
         }
 
     def scored(self, epoch: int, epochs: int) -> bool:
-        """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.
+        """Whether to score dev after ``epoch`` (from 1) of ``epochs``; ``evaluations`` are spread evenly.
 
-        The last one always does.
+        The last epoch is always scored.
         """
         count = min(self.evaluations or epochs, epochs)
         return epoch * count // epochs > (epoch - 1) * count // epochs
 
     def joint_steps(self, batches: Mapping[str, int]) -> int:
-        """Steps of an epoch of joint training, from the batches that a pass over each task has."""
+        """Steps in an epoch of joint training, from the number of batches in a pass over each task."""
         if self.joint.steps_per_epoch is not None:
             return self.joint.steps_per_epoch
         most = self.joint.max_steps_per_epoch or sum(batches.values()) * len(batches)
@@ -306,18 +307,18 @@ class Recipe(RecipePart):
         return min(sum(batches.values()), most)
 
     def shuffle_seed(self, seed: int) -> int:
-        """What the order of batches and dropout are drawn with, in a run of ``seed``."""
+        """The seed for batch order and dropout, in a run of ``seed``."""
         if not self.reshuffle:
             return seed
         return int.from_bytes(hashlib.sha256(f"{seed} {self.reshuffle}".encode()).digest()[:4], "big")
 
     def steps_over(self, rows: int) -> int:
-        """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""
+        """Optimiser steps in one pass over ``rows`` training rows; the last may have fewer rows."""
         return -(-rows // self.batch_size)
 
 
 def pairing_problems(encoding: Any, head: Any) -> list[str]:
-    """Mistakes in a head for inputs of this encoding; either may be unknown."""
+    """Mistakes in combining a head with an encoding of inputs; either may be unknown."""
     if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
         return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
     return []
@@ -333,7 +334,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     for name, part in PARTS.items()
     for key in part.model_fields
 }
-"""The part, and the key in it, that each flat key of a recipe stands for."""
+"""Maps each flat key of a recipe to its part and the key in it."""
 
 
 def table(value: Any) -> dict[str, Any]:
@@ -355,13 +356,13 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_key(values: Mapping[str, Any], key: str) -> bool:
-    """Whether ``values``, which are :func:`layered`, have a value for the flat key."""
+    """Whether ``values`` (:func:`layered`) set the flat key."""
     part, inner = FLAGS.get(key, ("", key))
     return inner in (table(values.get(part)) if part else values)
 
 
 def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, flat or in their parts, without the keys of ``given``, which are :func:`layered`."""
+    """``values``, flat or in their parts, without the keys of ``given`` (:func:`layered`)."""
     kept = {}
     for name, value in values.items():
         if name in PARTS and isinstance(value, Mapping):

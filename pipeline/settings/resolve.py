@@ -1,4 +1,4 @@
-"""resolve: a recipe for one task, with every None filled and settings without effect at their defaults."""
+"""Resolve a recipe for one task: fill every None, and reset settings without effect to their defaults."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
 from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
 from pipeline.system.errors import PipelineError
 
-# Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
-# for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
+# Starting points, not the result of a sweep. Published rates on BERT-base: 1e-4..1e-3 for Houlsby adapters, 5e-5 for
+# fusion and 1e-5..5e-5 for full fine-tuning; a small backbone and few epochs need the upper end.
 LEARNING_RATES: dict[Trainable, float] = {
     "head": 1e-3,
     "adapter": 1e-3,
@@ -19,7 +19,7 @@ LEARNING_RATES: dict[Trainable, float] = {
     "full+adapter": 5e-5,
 }
 
-# Settings that matter to a model that trains nothing; then those that also matter to a probe, a mean, a merged adapter.
+# Settings that matter to a model without training; then those that also matter to a probe, a mean, a merged adapter.
 _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
@@ -38,14 +38,14 @@ def resolve(
 ) -> Recipe:
     """Fill every ``None`` of ``recipe`` from ``task`` and the method, so that equal training has equal recipes.
 
-    Settings without effect are brought to their defaults, so that they cannot tell runs apart. What cannot work for
-    ``task`` or the backbone is a :class:`PipelineError`. To resolve again changes nothing.
+    Settings without effect are reset to their defaults, so that they cannot tell runs apart. Raises a
+    :class:`PipelineError` for what cannot work for ``task`` or the backbone. Idempotent.
 
     Args:
-        precision: what ``auto`` means on this machine.
-        longest: what the backbone can read, in tokens.
+        precision: the meaning of ``auto`` on this machine.
+        longest: maximum input of the backbone, in tokens.
         depth: its number of layers.
-        joint: the task trains together with others.
+        joint: whether the task trains together with others.
     """
     encoding, head = _reading(recipe, task)
     if task.first_is_similar:
@@ -63,7 +63,7 @@ def resolve(
         if (layers := resolved.joint.split_layers) > depth:
             raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
         check_layers(resolved.adapter.drop_layers, depth)
-    # This kind alone starts from the states of tokens, which have positions; the others' vectors are drawn.
+    # Only this kind starts from the states of tokens, which have positions; the others draw their vectors.
     if longest is not None and resolved.adapter.kind == "prefix" and (length := resolved.prefix.length) > longest:
         raise PipelineError(
             f"prefix_length {length} is more than the backbone can read ({longest}): use {longest} or less"
@@ -72,7 +72,7 @@ def resolve(
 
 
 def length_for(recipe: Recipe, task: Task, longest: int | None = None) -> int:
-    """How many tokens of ``task``'s inputs are read, at most ``longest``; to ask for more is a PipelineError."""
+    """How many tokens of ``task``'s inputs to read, at most ``longest``; a PipelineError if the recipe wants more."""
     if recipe.max_length is not None and longest is not None and recipe.max_length > longest:
         raise PipelineError(
             f"max_length {recipe.max_length} is more than the backbone can read ({longest}): use --max-length"
@@ -82,7 +82,7 @@ def length_for(recipe: Recipe, task: Task, longest: int | None = None) -> int:
 
 
 def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
-    """How inputs of ``task`` are encoded, and the head that reads them."""
+    """How to encode inputs of ``task``, and the head that reads them."""
     if task.is_pair:
         usual_head: HeadKind = "difference" if recipe.encoding == "siamese" else "linear"
         if recipe.trainable == "probe":
@@ -91,7 +91,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
         head = recipe.head or (task.head if is_usual else usual_head)
         encoding = recipe.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
     else:
-        # A single text has one encoding; the option may still be given, to choose the adapters that it is fused with.
+        # A single text has one encoding; the option may still be given, to select the adapters to fuse with.
         head, encoding = recipe.head or ("linear" if recipe.trainable == "probe" else task.head), "cross"
         if head in PAIR_HEADS:
             raise PipelineError(
@@ -115,17 +115,17 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
 
 
 def _is_frozen(recipe: Recipe) -> bool:
-    """Whether nothing trains but the head."""
+    """Whether only the head trains."""
     return recipe.freezes_encoder or not recipe.form.trains
 
 
 def _kind_part(recipe: Recipe) -> str:
-    """The part with the settings of the modules that are trained; empty: it has none."""
+    """The part with the settings of the trained modules; empty if there is none."""
     return ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
 
 
 def _on_any_task(recipe: Recipe) -> dict[str, bool]:
-    """Whether parts and flat keys have an effect, where that depends on the recipe alone; later ones count."""
+    """Which parts and flat keys have an effect, as far as the recipe alone decides; later entries win."""
     fuses, full, kind_part = recipe.trainable == "fusion", recipe.trainable == "full", _kind_part(recipe)
     form = recipe.form
     return {
@@ -144,17 +144,17 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
         "smart_direction": recipe.smart.weight > 0,
         "smart_radius": recipe.smart.weight > 0,
-        "hidden_dropout": not _is_frozen(recipe),  # what is frozen runs without
+        "hidden_dropout": not _is_frozen(recipe),  # frozen layers run without it
     }
 
 
 def keys_in_effect(recipe: Recipe) -> set[str]:
-    """The flat keys of ``recipe`` that may change what is trained, by the recipe alone."""
+    """The flat keys that may affect training, judging by the recipe alone."""
     return recipe.flat().keys() - _keys_without(recipe, _on_any_task(recipe))
 
 
 def keys_without_effect(recipe: Recipe, task: Task) -> set[str]:
-    """The flat keys of ``recipe`` that change nothing where it trains ``task`` alone.
+    """The flat keys of ``recipe`` without effect when it trains ``task`` alone.
 
     Raises:
         PipelineError: as :func:`resolve`.
@@ -163,13 +163,13 @@ def keys_without_effect(recipe: Recipe, task: Task) -> set[str]:
 
 
 def _keys_without(recipe: Recipe, has_effect: Mapping[str, bool]) -> set[str]:
-    """The flat keys that have no effect themselves, or are of a part that has none."""
+    """The flat keys that have no effect themselves, or whose part has none."""
     without = {name for name, effective in has_effect.items() if not effective}
     return {key for key in recipe.flat() if key in without or FLAGS.get(key, ("",))[0] in without}
 
 
 def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> dict[str, bool]:
-    """Whether parts and flat keys have an effect on ``task``; those that are not named have one."""
+    """Which parts and flat keys have an effect on ``task``; those that are missing have one."""
     has_effect = {
         **_on_any_task(recipe),
         "pairs": task.is_pair and encoding == "cross",
@@ -183,7 +183,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "score_loss": task.kind == "score" and not (_is_frozen(recipe) and head == "cosine" and not joint),
         "class_weights": task.kind == "classes",
         "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
-        # If the backbone trains, its LayerNorms do: only several tasks can have copies.
+        # A trained backbone trains its LayerNorms: copies of them only make sense for several tasks.
         "train_layernorm": recipe.trainable != "full+adapter" or joint,
         "split_layers": recipe.trainable == "full",
         "temperature": recipe.joint.mixing == "temperature",
@@ -199,7 +199,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
 
 
 def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
-    """The same training of ``task``, with all that has no effect on it at its default."""
+    """The recipe for the same training of ``task``, with all settings without effect at their defaults."""
     if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(
             f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
@@ -212,10 +212,10 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
 
 
 def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
-    """The values for every None that the method decides.
+    """The values for every None that depends on the method.
 
-    ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
-    rate is None where it equals this one.
+    ``learning_rate`` is that of the modules, or without modules, of the backbone or the head alone. Any other rate is
+    None if it equals this one.
 
     Args:
         has_weights: whether the head has any.
@@ -232,7 +232,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
-    # Where nothing trains, the start is all there is to score.
+    # If nothing trains, there is only the start to score.
     usual_start = recipe.form.anchored or merges or (_is_frozen(recipe) and not has_weights)
     return {
         **recipe.budget,

@@ -1,4 +1,4 @@
-"""The resources that a cell of a study needs on a cluster. No part of a run's identity."""
+"""The resources that a cell of a study needs on a cluster. They do not affect a run's identity."""
 
 from typing import Literal, Self
 
@@ -10,7 +10,7 @@ ExecutorName = Literal["local", "ray", "slurm"]
 
 
 class Resources(BaseModel):
-    """What each cell is given under ``--executor ray`` and ``slurm``."""
+    """The resources for every cell under ``--executor ray`` and ``slurm``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,5 +40,5 @@ class Resources(BaseModel):
 
     @property
     def processes(self) -> int:
-        """How many processes train a cell together: one on each of its GPUs."""
+        """How many processes train a cell together: one per GPU."""
         return max(1, int(self.gpus))

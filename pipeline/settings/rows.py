@@ -97,7 +97,7 @@ class Row(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _members_from_of(cls, values: Any) -> Any:
-        """``of = ["ROW", ...]`` of an ensemble is what ``members`` holds."""
+        """``of = ["ROW", ...]`` of an ensemble is stored as ``members``."""
         if isinstance(values, Mapping) and isinstance(values.get("of"), list | tuple) and "members" not in values:
             return {**{key: value for key, value in values.items() if key != "of"}, "members": values["of"]}
         return values
@@ -126,11 +126,11 @@ class Row(BaseModel):
 
     @property
     def by_source(self) -> bool:
-        """Whether it has a run for each source of a target, and not one through several."""
+        """Whether it has one run per source of a target, rather than one run for several."""
         return self.kind.is_by_source and self.order is None and self.through is None
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
+        """Keys that do not fit the method, each other, or the ``rows`` that this row is built on."""
         yield from self._key_mistakes()
         yield from self._recipe_mistakes()
         yield from self._base_mistakes(rows)
@@ -148,7 +148,7 @@ class Row(BaseModel):
             yield "through: order already names the tasks before each target: leave one of the two out"
 
     def _recipe_mistakes(self) -> Iterator[str]:
-        """Settings of the row's recipe that its method would leave out or replace."""
+        """Settings of the row's recipe that its method would ignore or replace."""
         for where, recipe in (
             ("recipe", self.recipe),
             *((f"tasks.{task}", recipe) for task, recipe in self.tasks.items()),
@@ -158,7 +158,7 @@ class Row(BaseModel):
                 yield f"{where}: {mistake}"
 
     def _unlike_the_method(self, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
-        """Mistakes in these values of ``trainable`` and ``merge``; None stands for one that is not given."""
+        """Mistakes in these values of ``trainable`` and ``merge``; None stands for a missing value."""
         trains = self.kind.trains
         if any(value is not None and value not in trains for value in trainable):
             yield f"a row of {self.method} trains {' or '.join(trains)}"
@@ -186,7 +186,7 @@ class Row(BaseModel):
                 yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
 
     def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
-        """Tuned keys that the row has a value for, and values that its recipe, over the ``shared`` one, cannot have."""
+        """Tuned keys that the row also sets, and values that are invalid in its recipe over the ``shared`` one."""
         grid = self.tune or {}
         written = layered(self.recipe, *self.tasks.values())
         for key in grid:

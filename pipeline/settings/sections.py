@@ -1,4 +1,4 @@
-"""The tables of a study beside its rows: the low-resource curve, which rows are scored, the published numbers."""
+"""The tables of a study besides its rows: the low-resource curve, the scored rows, the published numbers."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
 
 class Curve(BaseModel):
-    """Low-resource curves: the rows again with few training rows of the target. Sources keep theirs."""
+    """Low-resource curves: trains the rows again on few rows of the target. Sources keep all of theirs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,11 +27,11 @@ class Curve(BaseModel):
 
 
 class ScoredRows(BaseModel):
-    """Which labelled rows choose, and which are scored.
+    """Which labelled rows select, and which are scored.
 
-    ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is
-    scored. ``held-out``: dev chooses and rows of train are scored, on which no task trains. ``train``: a part of the
-    training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
+    ``half``: one half of dev selects, the other is scored. ``test``: dev selects, the labelled test split is scored.
+    ``held-out``: dev selects, rows of train that no task trains on are scored. ``train``: a part of the training rows
+    selects, dev is scored. ``dev``: dev selects and is scored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,12 +51,12 @@ class ScoredRows(BaseModel):
         return {"rows": value} if isinstance(value, str) else value
 
     def of(self, *names: str) -> ScoredOn:
-        """For the task with these names."""
+        """The scored rows of the task with these names."""
         return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
 
 
 class PublishedCurve(BaseModel):
-    """Whose epochs a published table of epochs is printed beside."""
+    """The row and task whose epochs are printed beside a published table of epochs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Study: what is compared, rows of recipes on targets and seeds."""
+"""Study: compares rows of recipes on targets and seeds."""
 
 import re
 from collections import defaultdict
@@ -16,13 +16,13 @@ from pipeline.settings.sections import Curve, Published, ScoredRows
 
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 _FOLDERS = ("runs", "ensembles")
-"""What else stands in ``--reports``, beside a folder for each study."""
+"""Names in ``--reports`` that no study may have, since each study has a folder there."""
 _NAMED = 4
-"""Most rows with an equal number of trials that a sentence names one by one."""
+"""Maximum number of rows with an equal number of trials that a sentence names one by one."""
 
 
 def _file_name(name: str) -> str:
-    """The name of a study, which is that of a folder too."""
+    """Check the name of a study, which also names a folder."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise ValueError(
             'a study has the name of its file, or name = "..." in it: lower-case letters, digits, - and _, beginning'
@@ -32,10 +32,10 @@ def _file_name(name: str) -> str:
 
 
 class Study(BaseModel):
-    """What is compared.
+    """A comparison.
 
     Recipes override each other in this order: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
-    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``, a trial's values of what is tuned.
+    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``, and the tuned values of a trial.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,27 +90,27 @@ class Study(BaseModel):
 
     @property
     def heading(self) -> str:
-        """The title of its page: its name, or of the default study, which may be on anybody's tasks, the targets."""
+        """The title of its page: its name, or for the default study, which may have any tasks, its targets."""
         return ", ".join(self.targets) if self.name == "default" else self.name
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
-        """Targets and sources, each once."""
+        """Targets and sources, once each."""
         return tuple(dict.fromkeys((*self.targets, *self.sources)))
 
     @property
     def rows_of_target(self) -> int | None:
-        """Training rows of a target in the main table; None: all."""
+        """Training rows of a target in the main table; None for all."""
         return self.target_limit or self.limit
 
     @property
     def curve_points(self) -> tuple[int, ...]:
-        """Training rows of the target at each point of the curve; the main table is the last, and not among them."""
+        """Training rows of the target at each point of the curve, without the last one, which is the main table."""
         bound = self.rows_of_target
         return tuple(n for n in sorted(self.curve.rows) if bound is None or n < bound) if self.curve else ()
 
     def row(self, name: str) -> Row:
-        """The row called ``name``, or the method of that name with its defaults; title and base filled in."""
+        """The row called ``name``, or the method of that name with its defaults; with title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
         title = row.title or (row.kind.title if name == row.method else name)
         tune = self.tune.get(row.method, {}) if row.tune is None else row.tune
@@ -118,7 +118,7 @@ class Study(BaseModel):
 
     @property
     def unequal_trials(self) -> str:
-        """A sentence if rows had different numbers of trials; else empty."""
+        """A sentence if rows had different numbers of trials; otherwise empty."""
         titles = defaultdict[int, list[str]](list)
         for name in self.methods:
             titles[self.trials_on_target(name)].append(self.title(name))
@@ -126,7 +126,7 @@ class Study(BaseModel):
             return ""
         most = max(titles, key=lambda count: len(titles[count]))
         others = len(titles[most])
-        # A title may have commas, so each has its number.
+        # A title may contain commas, so each gets its number.
         named = [f"{title} {n}" for n in sorted(titles) for title in titles[n] if n != most or others <= _NAMED]
         trials = "; ".join([*named, f"the {others} others {most} each"] if others > _NAMED else named)
         return (
@@ -134,30 +134,30 @@ class Study(BaseModel):
         )
 
     def trials_on_target(self, name: str) -> int:
-        """How many trials on a target led to a row: its own, and those of the adapter or head that it is built on.
+        """How many trials on a target led to a row, including those of the adapter or head that it is built on.
 
         For an ensemble, the trials of all its members.
         """
         return sum(self.trials_by_row(name).values())
 
     def trials_by_row(self, name: str, target: str | None = None) -> dict[str, int]:
-        """:meth:`trials_on_target` by the row whose runs they are, so that trials that rows share can count once.
+        """:meth:`trials_on_target` by the row that ran them, so that trials that rows share can be counted once.
 
         Args:
-            target: count the trials there; None: on any of the row's targets.
+            target: count the trials there; None for any of the row's targets.
         """
         row, targets = self.row(name), self.targets_of(name) if target is None else (target,)
         if row.kind.is_ensemble:
             joined = [member for member in row.members if target is None or target in self.targets_of(member)]
             return {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
         bases = {base: len(self.row(base).trials) for task in targets for base in self.bases_on(name, task)}
-        taken = bases if sum(bases.values()) > 1 else {}  # one run is no choice
+        taken = bases if sum(bases.values()) > 1 else {}  # a single run was not selected
         return {name: len(row.trials), **taken}
 
     def bases_on(self, name: str, target: str) -> tuple[str, ...]:
-        """The rows whose best trial on a target gives a row its adapter or head there, so that their trials count too.
+        """The rows whose best trial on a target gives a row its adapter or head, so that their trials count for it too.
 
-        Adapters of other tasks do not count: they were tuned on those.
+        Adapters of other tasks do not count, because they were tuned on those tasks.
         """
         row = self.row(name)
         if not row.kind.builds_on_target or (row.kind.combines and not self.fuses_own(name, target)):
@@ -165,13 +165,13 @@ class Study(BaseModel):
         return row.own or ((row.of,) if row.of else ())
 
     def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
-        """Whether a row of fusion takes the target's adapter of stage one, in one of its trials at least."""
+        """Whether a fusion row uses the target's adapter of stage one in at least one of its trials."""
         return any(self.recipe_for(name, target, curve, trial).fuses_own for trial in self.row(name).trials)
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential fine-tuning from it.
 
-        No two rows have the same: a row with a single source names it, and rows that are still alike add their names.
+        Titles are unique: a row with a single source names it, and rows that are still alike add their names.
         """
         title, plain = self._titled(name, source), self._titled(name)
         alike = any(self._titled(other) in (title, plain) for other in self.methods if other != name)
@@ -190,26 +190,26 @@ class Study(BaseModel):
         return (names,) if isinstance(names, str) else names
 
     def targets_of(self, name: str) -> tuple[str, ...]:
-        """The targets that a row has runs for."""
+        """The targets on which a row has runs."""
         limits = (self.row(name).targets, self.row(name).order)
         return tuple(task for task in self.targets if all(only is None or task in only for only in limits))
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
-        """The tasks beside ``target`` that a row takes knowledge from."""
+        """The tasks besides ``target`` that a row transfers from."""
         row = self.row(name)
         only = row.order or row.through or row.sources
         without = {target, *self.apart.get(target, ())}
         return tuple(task for task in self.all_tasks if task not in without and (only is None or task in only))
 
     def turn(self, name: str, target: str) -> tuple[str, ...]:
-        """The tasks that one model of a row goes through, where it goes through several; else none."""
+        """The tasks on which a row tunes one model in turn; empty if there is only one."""
         row, before = self.row(name), self.partners(name, target)
         if row.through is None:
             return row.order or ()
         return (*(task for task in row.through if task in before), target)
 
     def curve_rows(self) -> dict[str, tuple[str, ...]]:
-        """The rows of the curve, each with its targets."""
+        """The rows of the curve with their targets."""
         curve = self.curve
         if curve is None or not self.curve_points:
             return {}
@@ -220,7 +220,7 @@ class Study(BaseModel):
         }
 
     def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:
-        """The recipe of a row on a task, in the main table or on the curve, of one of its trials or of none."""
+        """The recipe of a row on a task, in the main table or on the curve, with or without the values of a trial."""
         line = self.row(row)
         on_curve = self.curve.recipe if curve and self.curve else {}
         values = layered(

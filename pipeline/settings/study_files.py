@@ -1,4 +1,4 @@
-"""Studies in files: which there are, and how one is read with the options of a command."""
+"""Studies in files: list them, and read one with the options of a command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +16,13 @@ from pipeline.system.reading import present, read_toml
 def read_study(
     name: str, folder: Path, overrides: Mapping[str, Any], recipe: Mapping[str, Any] = MappingProxyType({})
 ) -> Study:
-    """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
+    """Read the study ``name`` in ``folder``, or a TOML file; ``overrides`` replace its keys.
 
-    ``recipe`` is over the recipes of all its rows, as ``given`` is in :func:`parse_study`.
+    ``recipe`` overrides the recipes of all its rows, as ``given`` does in :func:`parse_study`.
 
-    What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
-    whether there is one, the study's own or the default one, and ``curve_rows`` are its points. ``scoring`` is the word
-    for all tasks that have none of their own; the rest of the study's ``[scoring]`` stays.
+    The file's settings for tasks and rows that the overrides leave out are ignored. In the overrides, ``curve`` says
+    whether to use a curve, the study's or the default one, and ``curve_rows`` are its points. ``scoring`` is the word
+    for all tasks that have none; the rest of the study's ``[scoring]`` stays.
     """
     file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not present(file):
@@ -46,12 +46,12 @@ def read_study(
         changes["scoring"] = {**values["scoring"], "rows": changes["scoring"]}
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
-    if {"targets", "sources"} & {*changes} and "description" in values:  # it is of other tasks
+    if {"targets", "sources"} & {*changes} and "description" in values:  # it describes other tasks
         tasks = {key: ", ".join(map(str, listed(changes.get(key, values.get(key))))) for key in ("targets", "sources")}
         values["description"] = f"On {tasks['targets']}" + (
             f", with sources {tasks['sources']}" if tasks["sources"] else ""
         )
-    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
+    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped study is not a file of the user's
     flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
     given = ", ".join([*flags, *(["training options"] if recipe else [])])
     return parse_study({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
