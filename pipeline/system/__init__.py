@@ -1,1 +1,1 @@
-"""The operating system's side: files, locks, streams, signals, memory, and the errors that the user can fix."""
+"""Operating system: files, locks, streams and signals, and the errors that the user can fix."""

@@ -1,7 +1,7 @@
 """Files and folders that appear complete or not at all, and the hashes that identify them.
 
-New content is made in a hidden *staging* folder beside its place, then renamed; a folder that is removed is first
-renamed into one. The name of a staging folder has its process. Once that process has ended, the folder can be cleared.
+New content is written to a hidden *staging* folder beside its destination, then renamed; a folder to be removed is
+first moved into one. A staging folder's name contains its process; it can be cleared once that process has ended.
 """
 
 import errno
@@ -24,7 +24,7 @@ from pipeline.system.errors import PipelineError, writing
 
 
 def _machine() -> str:
-    """A mark of the running kernel and of the container, within which a number means one process."""
+    """Identifies the running kernel and container, within which a process id is unique."""
     try:
         system = Path("/proc/sys/kernel/random/boot_id").read_text("ascii") + str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -62,13 +62,13 @@ def check_writable(path: Path) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success flush the file there to disk and rename it onto ``path``.
 
-    A file that it replaces hands on its permissions: whoever made it private wants its next version private too.
+    A replaced file passes on its permissions: a private file stays private.
     """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
         yield temporary
         _complete(temporary, staging)
-        with suppress(FileNotFoundError):  # it replaces nothing
+        with suppress(FileNotFoundError):  # nothing to replace
             temporary.chmod(target.stat().st_mode & 0o777)
         temporary.replace(target)
         _flush(target.parent)
@@ -84,15 +84,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def file_json(value: Any) -> str:
-    """JSON as :func:`write_json` writes it, to be read by people too."""
+    """JSON in the form of :func:`write_json`, readable by people too."""
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder; on success put it in the place of ``path``. Of several writers, the last wins.
+    """Yield a temporary folder; on success move it to ``path``. With several writers, the last wins.
 
-    Where it replaces a folder, readers find none for an instant.
+    If it replaces a folder, readers find none for an instant.
     """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
@@ -116,7 +116,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder. It goes from its place at once, whatever becomes of this process or is made there meanwhile."""
+    """Delete a folder. It leaves ``path`` at once, even if this process dies or another recreates the folder."""
     with _staging(path) as (target, staging):
         gone = staging / target.name
         target.rename(gone)
@@ -126,8 +126,8 @@ def remove_folder(path: Path) -> None:
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove the staging folders that killed processes left in ``folder``: those for ``name``, or all.
 
-    A folder that was being replaced is put back. A staging folder that may be in use stays: its process runs, or it was
-    made on another machine less than a day ago.
+    A folder that was being replaced is restored. A staging folder that may be in use stays: its process is running, or
+    another machine made it less than a day ago.
     """
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
@@ -153,11 +153,11 @@ def leftovers(root: Path) -> list[Path]:
 
 
 CLEARED = "the next command that writes there clears them"
-"""What becomes of :func:`leftovers`."""
+"""What happens to :func:`leftovers`."""
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; 0 if there is nothing. Links are not followed."""
+    """Bytes in a file, or in all files of a folder; 0 if there is nothing. Links are not followed."""
     total = 0
     with suppress(OSError):  # another process deleted it
         if not path.is_dir() or path.is_symlink():
@@ -177,7 +177,7 @@ _A_DAY = 24 * 60 * 60.0
 @contextmanager
 def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
     """The place to write ``path`` and a hidden folder beside it, which is deleted at the end."""
-    target = Path(os.path.realpath(path))  # not a link is replaced, but what it points to
+    target = Path(os.path.realpath(path))  # replace what a link points to, not the link
     make_folder(target.parent)
     with writing(path):
         if not _may_be_replaced(target):
@@ -191,7 +191,7 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _may_be_replaced(target: Path) -> bool:
-    """Whether there is nothing, a file or a folder. It is asked for once: another writer may rename in between."""
+    """Whether ``target`` is missing, a file or a folder. Asked for once: another writer may rename in between."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -207,7 +207,7 @@ def _new_staging(target: Path) -> Path:
 
 
 def _mark_in(staging: Path, target: Path) -> Path:
-    """A file that is missing where ``staging`` was deleted while it was in use, though it was made again."""
+    """A file whose absence shows that ``staging`` was deleted while in use, even if it was recreated."""
     return staging / f"{target.name}.mark"
 
 
@@ -223,17 +223,17 @@ def _dispose(staging: Path, target: Path) -> None:
     """Delete a staging folder; put the old ``target`` back if the new one never took its place."""
     old = staging / f"{target.name}.old"
     if old.exists() and not target.exists():
-        with suppress(OSError):  # another process was first to put one there
+        with suppress(OSError):  # another process was faster
             old.rename(target)
     shutil.rmtree(staging, ignore_errors=True)
 
 
 def _complete(new: Path, staging: Path) -> None:
-    """Let all read the new files whom the umask lets, and flush them to disk.
+    """Give the new files the permissions that the umask allows, and flush them to disk.
 
-    safetensors writes for the owner alone (0600): others could not use a shared store.
+    safetensors writes files that only the owner can read (0600), which would make a shared store useless to others.
     """
-    # Read off the staging folder: asking for the umask would change it for all threads.
+    # Taken from the staging folder: reading the umask would change it for all threads.
     allowed = staging.stat().st_mode & 0o666
     for path in (new, *new.rglob("*")):
         if path.is_file():
@@ -242,7 +242,7 @@ def _complete(new: Path, staging: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """fsync, so that a rename never outlives the bytes it names."""
+    """fsync, so that a rename never reaches the disk before the content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -251,7 +251,7 @@ def _flush(path: Path) -> None:
 
 
 def _replace_folder(target: Path, new: Path, old: Path) -> None:
-    """Rename ``new`` to ``target``. A folder that has this name is deleted, by way of the name ``old``."""
+    """Rename ``new`` to ``target``. An existing folder is first renamed to ``old``, then deleted."""
     while True:
         try:
             if target.is_dir():
@@ -260,7 +260,7 @@ def _replace_folder(target: Path, new: Path, old: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
             return
         except OSError as error:
-            # Another process may put a folder there, or take it away, at any moment.
+            # Another process may add or remove a folder there at any moment.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not new.exists():
                 raise
             shutil.rmtree(old, ignore_errors=True)

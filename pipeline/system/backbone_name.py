@@ -1,4 +1,4 @@
-"""What ``--backbone`` names, a folder or an id on the Hub; told without a library that reads models."""
+"""Tell whether ``--backbone`` names a folder or a Hub id, without importing a library that reads models."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from pipeline.system.reading import read_json
 
 
 def refused(name: str, problem: str) -> PipelineError:
-    """The error of a backbone that cannot be used, and why."""
+    """The error for a backbone that cannot be used."""
     return PipelineError(f"backbone '{name}': {problem}")
 
 
 def is_folder(name: str) -> bool:
-    """Whether ``name`` is a folder, which must then have a configuration that can be read; else it is an id.
+    """Whether ``name`` is a folder with a readable configuration; otherwise it is a Hub id.
 
     Raises:
         PipelineError: a folder without a configuration, or neither a folder nor an id.
@@ -34,5 +34,5 @@ def is_folder(name: str) -> bool:
 
 
 def backbone_text(name: str) -> str:
-    """A Hub id, or the folder's own name: where it stands on this machine says nothing about it."""
+    """A Hub id, or the folder's name without its path, which only matters on this machine."""
     return Path(name).name if Path(name).is_absolute() else name

@@ -1,4 +1,4 @@
-"""Errors that the user can fix, in words: what is wrong, where, and what to do."""
+"""Errors that the user can fix: they say what is wrong, where, and what to do."""
 
 import errno
 import re
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.
+# Characters that XML 1.0 forbids, and control characters that it allows but a terminal would obey.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_BREAK = re.compile("[\n\r\u2028\u2029]")
 
@@ -32,7 +32,7 @@ _ANYWHERE = {
 }
 _WRITING = _ANYWHERE | {errno.EEXIST: _ANYWHERE[errno.ENOTDIR], errno.ENOENT: "nothing can be made there"}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Without ENOENT and EEXIST: a file of ours that is missing or already there is as likely a fault of the program.
+# Without ENOENT and EEXIST: if our file is missing or already there, the program may well be at fault.
 _MACHINE = _ANYWHERE | {
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
     errno.ENFILE: "the machine has too many open files",
@@ -47,23 +47,23 @@ READING = _MACHINE | {
 }
 
 ONE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-"""Refusals to read a file that concern this file alone."""
+"""Refusals that concern one file, not the whole machine."""
 
 BUG = "a bug: "
-"""What the reason of a failed cell begins with where the fault is not the user's."""
+"""Prefix of a failed cell's reason if the fault is not the user's."""
 
 
 class PipelineError(Exception):
-    """A mistake the user can fix, printed by the command line (status 2). Whatever else is raised is a bug."""
+    """A mistake that the user can fix; the command line prints it (status 2). Any other exception is a bug."""
 
 
 class MachineError(PipelineError):
-    """The machine refuses: the disk is full, the store cannot be read. The next run would meet the same refusal."""
+    """The machine refuses: the disk is full, the store cannot be read. The next run would fail in the same way."""
 
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Turn an :class:`OSError` for which the program is not at fault into a :class:`MachineError`."""
+    """Turn an :class:`OSError` that is not the program's fault into a :class:`MachineError`."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ def machine_errors() -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a refusal to write ``path`` into a :class:`MachineError`; one of this place alone, a plain one."""
+    """Turn a failure to write ``path`` into a :class:`MachineError`, or a plain error if only this path is refused."""
     try:
         yield
     except Exception as error:
@@ -97,7 +97,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def refusal(error: OSError) -> str | None:
-    """Why the machine refused, in words; None where the program may be at fault."""
+    """Why the machine refused, in words; None if the program may be at fault."""
     if (error.strerror or "").startswith("No usable temporary directory"):  # Python's own; torch needs one
         return f"{error.strerror}: free some space in one of these, or name another folder in TMPDIR"
     return _MACHINE.get(error.errno or 0)
@@ -107,7 +107,7 @@ _SHORT = {"extra_forbidden": "unknown key", "missing": "missing"}
 
 
 def validation_problems(error: ValidationError) -> list[str]:
-    """One line for each mistake, with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
+    """One line per mistake, with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
     problems = []
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
@@ -118,7 +118,7 @@ def validation_problems(error: ValidationError) -> list[str]:
 
 
 def shortened(value: object, most: int = 80) -> str:
-    """``repr(value)`` for a message, cut in the middle where it is long; never an error of its own."""
+    """``repr(value)`` for a message, cut in the middle if it is long; never raises."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or an integer of more digits than Python prints
@@ -127,12 +127,12 @@ def shortened(value: object, most: int = 80) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with U+FFFD for each control character but tabs and line breaks, lone surrogate and non-character."""
+    """``text`` with U+FFFD for control characters (except tabs and line breaks), lone surrogates and non-characters."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def one_line(text: str) -> str:
-    """The same of a line, with U+FFFD for line breaks too: what it quotes cannot begin a line of its own."""
+    """:func:`printable` with U+FFFD for line breaks too, so that quoted text cannot start a new line."""
     return _LINE_BREAK.sub("\ufffd", printable(text))
 
 
@@ -142,12 +142,12 @@ def few(lines: Sequence[str], most: int = 10) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """That of ``known`` which ``name`` is spelt nearly like; None: it is like none."""
+    """The member of ``known`` whose spelling is nearest to ``name``; None if none is similar."""
     return next(iter(get_close_matches(name, list(known), n=1)), None)
 
 
 def rows_text(numbers: Sequence[int]) -> str:
-    """``row 62``, or ``rows 3, 17, ...`` with the first five: of a file, from 1, without the header."""
+    """``row 62``, or ``rows 3, 17, ...`` with the first five: rows of a file from 1, not counting the header."""
     return f"row{'s' if len(numbers) > 1 else ''} {', '.join(few([str(number) for number in numbers], 5))}"
 
 
@@ -168,10 +168,10 @@ def raise_all(where: str, problems: Sequence[str]) -> None:
 
 
 def make_all(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
-    """``make`` of each item.
+    """Call ``make`` on every item.
 
     Raises:
-        PipelineError: that of the only item; of several, one that lists in ``where`` what is wrong with all of them.
+        PipelineError: with one item, its error; with several, one error that lists all problems in ``where``.
     """
     if len(items) == 1:
         return [make(items[0])]

@@ -1,6 +1,6 @@
 """Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends.
 
-A lock that is held is never taken from its holder: whether another machine is gone, nobody here can know.
+A held lock is never taken from its holder: this machine cannot know whether another one is gone.
 """
 
 import errno
@@ -15,22 +15,22 @@ from pipeline.system.errors import PipelineError, writing
 from pipeline.system.streams import notice
 
 _ASKING_SECONDS = 0.05
-"""How long :func:`is_held` of other processes may occupy a lock that nobody holds, at most."""
+"""The longest time that :func:`is_held` in other processes may occupy a free lock."""
 
 _TRIES = 100
-"""How often a folder that other processes remove is made again."""
+"""How many times to recreate a folder that other processes remove."""
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-_warned = set[int]()  # device numbers of file systems without locks that the user has been warned of
+_warned = set[int]()  # device numbers of file systems without locks that the user was warned about
 
 
 @contextmanager
 def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
-    """Hold the lock of ``file``, which is made with its folder if it is missing, and stays behind.
+    """Hold the lock of ``file``, which is created with its folder if missing, and is not removed.
 
-    If another process holds it, raise ``if_held``; None waits, and says so on stderr. On a file system without locks,
-    work goes on after a warning: everything is written atomically, so two commands at once cost time, not results.
+    If another process holds it, raise ``if_held``, or with None wait and say so on stderr. On a file system without
+    locks, warn and continue: all writes are atomic, so two commands at once waste time but no results.
     """
     lock = FileLock(file, fallback_to_soft=False)
     with writing(file):
@@ -43,7 +43,7 @@ def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
 
 def is_held(file: Path) -> bool:
     """Whether another process holds the lock of ``file``; unknown counts as no."""
-    # Shared, so that those who only ask do not block each other, and read-only, so that anybody may ask.
+    # Shared, so that processes that ask do not block each other, and read-only, so that anybody may ask.
     with suppress(OSError), file.open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -60,7 +60,7 @@ def _acquire(lock: FileLock, file: Path, if_held: PipelineError | None) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout, poll_interval=0.001 if timeout > 0 else 0.05)
             return
-        except (FileNotFoundError, FileExistsError):  # another process removed the folder; a link to nothing stays one
+        except (FileNotFoundError, FileExistsError):  # another process removed the folder; a broken link stays broken
             if not left:
                 raise
         except Timeout:

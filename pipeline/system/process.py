@@ -1,4 +1,4 @@
-"""The process itself: its threads, whether it speaks for those that train with it, and how signals end it.
+"""This process: its threads, whether it prints for the processes that train with it, and how signals end it.
 
 After Ctrl-C, SIGTERM or SIGHUP (a terminal or connection that is gone) one line says what is kept, and the exit status
 is what a shell expects, 128 + the signal.
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that ask the process to end."""
+"""The signals that ask the process to end."""
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
 
@@ -27,28 +27,28 @@ def is_main_process() -> bool:
 
 
 def cores() -> int:
-    """The processor's cores that this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_up() -> None:
-    """Before torch is imported, let threads spin briefly, unless the environment objects.
+    """Let threads spin briefly, unless the environment says otherwise; call it before torch is imported.
 
-    Libraries report errors alone from then on; what else they say is expected, or said in our words.
+    From then on libraries report only errors; their other messages are expected, or replaced by ours.
     """
     for library in ("TRANSFORMERS", "HF_HUB"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     for name in ("adapters", "torch.onnx", "onnxruntime.quantization"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # OpenMP's threads spin while they wait for each other. On a machine that is shared, long spinning made a training
-    # step up to 15 times slower; sleeping at once costs a fifth on a free machine, half with small models. A short spin
-    # costs next to nothing and gives way soon.
+    # OpenMP's threads spin while they wait for each other. On a shared machine, long spinning made a training step up
+    # to 15 times slower; sleeping at once costs a fifth on a free machine, half with small models. A short spin costs
+    # next to nothing and soon yields.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def is_loss_of_another(error: RuntimeError) -> bool:
-    """Whether torch says with ``error`` that another of the processes that train together is gone."""
+    """Whether ``error`` is torch's report that another of the processes that train together is gone."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and re.search("gloo|NCCL|TCPStore", str(error)) is not None
 
 
@@ -57,9 +57,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def handle_signals() -> None:
-    """Raise :class:`Interrupted` at the first signal that asks the process to end; a second SIGINT or SIGTERM kills."""
+    """Raise :class:`Interrupted` at the first signal to end; a second SIGINT or SIGTERM kills the process."""
     for number in SIGNALS:
-        # Ctrl-C is not meant for a script's background jobs, nor SIGHUP for a command under nohup.
+        # A script's background jobs ignore Ctrl-C, and a command under nohup SIGHUP: leave these ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
@@ -72,10 +72,10 @@ def end_at_signals() -> None:
 
 
 class DeferredInterrupts:
-    """While its block runs, signals wait for :meth:`raise_held`, or for the end; a second SIGINT or SIGTERM kills.
+    """Hold signals during a block until :meth:`raise_held`, or its end; a second SIGINT or SIGTERM kills.
 
-    What a handler of Python's would raise between two lines, it raises where the caller's state is consistent. Signals
-    without such a handler stay as they are, and so do all of them outside the main thread, which alone gets them.
+    A Python handler would raise between any two lines; this raises where the caller's state is consistent. Signals
+    without a Python handler are left alone, and so are all signals outside the main thread, which alone receives them.
     """
 
     def __init__(self) -> None:
@@ -93,11 +93,11 @@ class DeferredInterrupts:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or not issubclass(kind, KeyboardInterrupt):
-            self.raise_held()  # also in place of an error, after which the caller might go on with other work
+            self.raise_held()  # even instead of an error, since the caller might handle that and carry on
         self._restore()
 
     def raise_held(self) -> None:
-        """Give a held signal to the handler that it was meant for, which as a rule raises ``KeyboardInterrupt``."""
+        """Pass a held signal to its handler, which usually raises ``KeyboardInterrupt``."""
         if self.held is not None:
             (number, frame), self.held = self.held, None
             handler = self._handlers[number]
@@ -105,9 +105,9 @@ class DeferredInterrupts:
             handler(number, frame)
 
     def end(self) -> None:
-        """:meth:`raise_held`; without a held signal, as if SIGTERM were held: another process of the group has one.
+        """:meth:`raise_held`; without a held signal, act as on SIGTERM, because another process of the group has one.
 
-        It may have been meant for all, and reach this process later: the next signal does nothing, and a SIGINT or
+        That signal may have been meant for all and arrive here later: the next signal does nothing, and a SIGINT or
         SIGTERM after it kills.
         """
         if self.held is not None:
@@ -119,7 +119,7 @@ class DeferredInterrupts:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """A block in which signals are not held. An exception in it ends the holding."""
+        """A block in which signals are not held. After an exception in it they are no longer held at all."""
         self.raise_held()
         holding = bool(self._handlers)
         self._restore()
@@ -135,13 +135,13 @@ class DeferredInterrupts:
         self.held = number, frame
 
     def _restore(self) -> None:
-        # Once: a handler may have put another in its own place since.
+        # Only once: a handler may have replaced itself since.
         while self._handlers:
             signal.signal(*self._handlers.popitem())
 
 
 def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> int:
-    """Tell the user how to resume the command of ``arguments`` (the verb first); returns the exit status."""
+    """Tell the user how to resume the command with ``arguments`` (the verb first); returns the exit status."""
     if is_main_process():
         resumable = bool(arguments) and arguments[0] in _RESUMABLE
         kept = ": finished work is kept; run the same command again to resume" if resumable else ""
@@ -151,14 +151,14 @@ def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> 
 
 def interrupt_status(interrupt: KeyboardInterrupt) -> int:
     """The exit status after ``interrupt``."""
-    # Some libraries, Ray's among them, raise a KeyboardInterrupt of their own in place of ours.
+    # Some libraries, such as Ray, replace our KeyboardInterrupt by theirs.
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 
 
 def let_the_next_kill() -> None:
     """Let the next SIGINT or SIGTERM end the process at once."""
     for number in SIGNALS:
-        # Both the shell and the kernel send SIGHUP when a connection is lost: that must not end the checkpoint.
+        # When a connection is lost, both shell and kernel send SIGHUP: the second must not cut off the checkpoint.
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
 
 
@@ -174,7 +174,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def _end(unraisable: "sys.UnraisableHookArgs") -> None:
-    """End the process where Python would drop the interrupt: it was raised in a destructor or a callback."""
+    """End the process if Python would drop the interrupt because it was raised in a destructor or callback."""
     if isinstance(unraisable.exc_value, Interrupted):
         os._exit(report_interrupt(unraisable.exc_value, sys.argv[1:]))
     sys.__unraisablehook__(unraisable)

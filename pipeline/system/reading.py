@@ -1,6 +1,6 @@
-"""Files that a person or another program wrote. Whatever is wrong with one is a :class:`PipelineError` of one line.
+"""Read files that a person or another program wrote. Any fault raises a :class:`PipelineError` of one line.
 
-That holds even for a pipe that nobody writes to, and for text nested deeper than Python can recurse.
+This includes a pipe that nobody writes to, and text nested deeper than Python can recurse.
 """
 
 import errno
@@ -20,7 +20,7 @@ from pipeline.system.errors import ONE_FILE, READING, MachineError, PipelineErro
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# tomllib's time grows with the square of the parts of a key; no file of ours has three parts in one.
+# tomllib takes time quadratic in the number of parts of a key; none of our keys has three parts.
 _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
 # What libraries raise for content they cannot read; an OSError without a number is Arrow's.
@@ -31,11 +31,11 @@ _FOREIGN = (*_ARROW, "SafetensorError", "BadZipFile", "LZMAError", "ReadError", 
 
 @contextmanager
 def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterator[None]:
-    """Turn whatever reading ``file`` may raise, but a :class:`PipelineError`, into ``FILE: reason: remedy``.
+    """Turn any error from reading ``file``, except a :class:`PipelineError`, into ``FILE: reason: remedy``.
 
     Args:
-        remedy: what the user should do if the file is missing or damaged; other failures have their own.
-        missing: the same for a missing file, where that is something else.
+        remedy: what to do if the file is missing or damaged; other failures name theirs.
+        missing: what to do if it is missing, if that differs.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterato
 
 
 def _reason(error: Exception, remedy: str) -> str | None:
-    """What is wrong with a file and what to do about it; None if ``error`` is no fault of the file."""
+    """What is wrong with a file and what to do about it; None if ``error`` is not the file's fault."""
     match error:
         case OSError() if error.errno is not None or error.strerror is not None:
             reason = READING.get(error.errno or 0, error.strerror or str(error))
@@ -72,9 +72,9 @@ def _reason(error: Exception, remedy: str) -> str | None:
 
 
 def present(file: Path) -> bool:
-    """Whether anything stands at ``file``, even a folder or a broken link; a :class:`PipelineError` if this is unknown.
+    """Whether ``file`` exists, even as a folder or a broken link; a :class:`PipelineError` if this is unknown.
 
-    ``Path.is_file`` would report a folder as nothing at all.
+    ``Path.is_file`` would report a folder as missing.
     """
     with reading(file):
         try:
@@ -114,16 +114,16 @@ def read_json(file: Path, remedy: str) -> Any:
 
 
 def read_model(model: type[Model], file: Path, remedy: str) -> Model:
-    """A ``model`` from the JSON in ``file``; where it does not fit, the error names the first mistake."""
+    """Parse the JSON in ``file`` into a ``model``; if it does not fit, the error names the first mistake."""
     text = read_text(file, remedy)
     with reading(file, remedy):
         return model.model_validate_json(text)
 
 
 class ModelFiles(Generic[Model]):
-    """Files that each hold one ``model`` as JSON, each parsed again only when it has changed.
+    """Files that hold one ``model`` as JSON; a file is parsed again only if it has changed.
 
-    ``remedy`` says what to do about a damaged one.
+    ``remedy`` says what to do about a damaged file.
     """
 
     def __init__(self, model: type[Model], remedy: str) -> None:
@@ -139,14 +139,14 @@ class ModelFiles(Generic[Model]):
             if file not in self._read or self._read[file][0] != stamp:
                 self._read[file] = stamp, read_model(self._model, file, self._remedy)
         except PipelineError as error:
-            # Another process may delete it between two looks. A link to nothing is damage.
+            # Another process may delete the file between two looks. A broken link counts as damage.
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) and not file.is_symlink():
                 return None
             raise
         return self._read[file][1]
 
     def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
-        """The model of each of ``files`` that exists, or why it cannot be read."""
+        """The models of all ``files`` that exist, or why they cannot be read."""
         found: dict[Path, Model | PipelineError] = {}
         for file in files:
             try:

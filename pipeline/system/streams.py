@@ -1,4 +1,4 @@
-"""Standard output and standard error: either may be closed, on a full disk, or lack letters of what is printed."""
+"""Standard output and standard error, which may be closed, on a full disk, or unable to encode some letters."""
 
 import io
 import os
@@ -15,7 +15,7 @@ _ENDLESS = re.compile(r"(\S{120})\S{80,}(\S{60})")
 
 
 class _Progress(io.TextIOWrapper):
-    """Standard error: once it cannot be written, it drops what is printed, and a run of hours goes on."""
+    """Standard error: once a write fails, it drops all output, so that a run of hours goes on."""
 
     def write(self, text: str) -> int:
         try:
@@ -31,14 +31,14 @@ class _Progress(io.TextIOWrapper):
             self._fail(error)
 
     def _fail(self, _error: OSError) -> None:
-        """Send what the stream holds, and all that is still printed to it, nowhere."""
+        """Discard what the stream holds, and everything printed to it from now on."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
 
 
 class _Results(_Progress):
-    """Standard output: a command whose results nobody can read ends."""
+    """Standard output: if nobody can read the results, the command ends."""
 
     def _fail(self, error: OSError) -> None:
         super()._fail(error)
@@ -50,10 +50,10 @@ class _Results(_Progress):
 def set_up() -> None:
     """Make standard output and standard error safe to print to: letters that their encoding lacks become escapes.
 
-    Standard output raises ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a
-    :class:`PipelineError` if it fails for another reason. What cannot be written to standard error is dropped.
+    Standard output raises ``SystemExit(141)`` once its reader is gone, as with ``| head``, and a
+    :class:`PipelineError` if it fails for another reason. Standard error drops what it cannot write.
     """
-    # Of descriptors 0 to 2, open those that are closed: the next file would get the number, and what C code prints.
+    # Open descriptors 0 to 2 if closed: the next file would get the number, and with it whatever C code prints.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -65,21 +65,21 @@ LIBRARIES = "loading torch, transformers and AdapterHub"
 
 
 def is_commands(stream: TextIO) -> bool:
-    """Whether ``stream`` is a command's, in its main process; a program that uses the project keeps its own."""
+    """Whether ``stream`` belongs to a command's main process, rather than to a program that uses the project."""
     return isinstance(stream, _Progress) and is_main_process()
 
 
 def announce(what: str, *, everywhere: bool = False) -> None:
-    """Say on standard error what a command does next, if it may take a while and shows nothing by itself.
+    """Say on standard error what a command does next, if that may take a while without showing anything.
 
-    Only on a terminal, or ``everywhere``, and not where the project is used as a library.
+    Only on a terminal, or ``everywhere``, and not when the project is used as a library.
     """
     if is_commands(sys.stderr) and (everywhere or sys.stderr.isatty()):
         print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
 def notice(text: str) -> None:
-    """Print a line to standard error, without control characters; of several processes the main one alone does."""
+    """Print a line to standard error, without control characters; only the main process prints."""
     if is_main_process():
         print(printable(text), file=sys.stderr, flush=True)
 

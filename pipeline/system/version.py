@@ -1,3 +1,3 @@
-"""The version of the package, which what is inside it reads here and others as ``pipeline.__version__``."""
+"""The package's version. Code inside the package reads it here, other code as ``pipeline.__version__``."""
 
 VERSION = "0.1.0"
