@@ -9,7 +9,7 @@ from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
 from adapters.methods.modeling import Adapter
 from torch import Tensor, nn
 
-# Matrix products on GPUs want rows that begin at multiples of 16 bytes.
+# Matrix products on GPUs need rows aligned to 16 bytes.
 _ALIGNMENT = 8
 
 
@@ -45,7 +45,7 @@ def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
 
 
 class BankedSite:
-    """Stands in for a method of AdapterHub's at one site, and holds the bank of the adapters last asked for."""
+    """Replaces a method of AdapterHub's at one site, and holds the bank of the adapters last used."""
 
     def __init__(self, site: BottleneckLayer, stock: Callable[..., BottleneckState]) -> None:
         self._site, self._stock = site, stock
@@ -69,7 +69,7 @@ class BankedSite:
 
 
 def fits_bank(adapters: Sequence[Any]) -> bool:
-    """Whether each is a plain frozen bottleneck, and all have the same activation."""
+    """Whether all are plain frozen bottlenecks with the same activation."""
     # A leaky ReLU is a bare function there, and shows as none: no two different activations look alike.
     return len({repr(getattr(adapter, "non_linearity", None)) for adapter in adapters}) == 1 and all(
         type(adapter) is Adapter
@@ -88,7 +88,7 @@ def fits_bank(adapters: Sequence[Any]) -> bool:
 @torch.inference_mode(False)  # else a model that first predicts would hold parameters that can never train
 @torch.no_grad()
 def join(adapters: Sequence[Any]) -> AdapterBank:
-    """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is held twice."""
+    """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is stored twice."""
     parameters = [_parameters(adapter) for adapter in adapters]
     bottlenecks = [len(down) for down, *_ in parameters]
     count, m, like = len(adapters), max(bottlenecks), parameters[0][0]

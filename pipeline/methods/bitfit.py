@@ -1,9 +1,9 @@
-"""BitFit (Ben Zaken et al. 2022): of the encoder the biases train, those of linear layers and of LayerNorms.
+"""BitFit (Ben Zaken et al. 2022): trains only the encoder's biases, those of linear layers and of LayerNorms.
 
 Each bias b is trained as ``b + o`` with an offset o that starts at zero. AdamW does not depend on where a parameter
 starts, and vectors do not decay, so this trains the biases themselves. But the backbone stays bit for bit as it was,
-each of several tasks has offsets, and only these are kept: 7d + d_ff numbers per
-layer, and d for the LayerNorm of the embeddings.
+every task has its offsets, and only these are kept: 7d + d_ff numbers per layer, and d for the LayerNorm of the
+embeddings.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class OffsetSite(TaskSite):
 
 def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     dropped = recipe.adapter.drop_layers
-    # Below the lowest layer with modules nothing trains, so the embeddings go with layer 0.
+    # Nothing trains below the lowest layer with modules, so the embeddings go with layer 0.
     parts: list[nn.Module] = [*([] if 0 in dropped else base_of(backbone)), *kept_layers(backbone, dropped)]
     modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.LayerNorm)]
     for task in tasks:

@@ -82,7 +82,7 @@ def _put_in(
 
 
 def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
-    """Compute every fusion in ``backbone`` the fast way or AdapterHub's own: the same parameters and function."""
+    """Compute every fusion in ``backbone`` the fast way or by AdapterHub: the same parameters and function."""
     for site in sites_of(backbone):
         vars(site).pop("compose_fuse", None)
         if implementation == "fast":

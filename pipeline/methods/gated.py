@@ -6,8 +6,8 @@ With frozen source outputs z_n, output z of the target's adapter and sub-layer o
                                     scalar: g_n = b_n               vector: g_n in R^d, for each feature
                                     matrix: g_n = b_n I + M_n, with M_n = A_n B_n of rank r, or M_n in R^{d x d}
 
-There is no softmax, so one source needs not give way to another: a source works in the next layer only if its output is
-there at about its full strength. w_n and M_n are zero at the start, and b_n the recipe's ``gate_start``, or
+There is no softmax, so sources do not compete: a source works in the next layer only if its output arrives there at
+about full strength. w_n and M_n are zero at the start, and b_n the recipe's ``gate_start``, or
 min(1, 2 / N): the mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
 (:mod:`pipeline.runs.gates`).
 

@@ -1,9 +1,9 @@
 """One adapter from the weights of several: their mean, or their trimmed and elected updates (TIES).
 
-The adapters of a study that share a seed start from the same weights, whatever their tasks, so that unit i of one is
+The adapters of a study that share a seed start from the same weights, whatever their tasks. So unit i of one is
 comparable with unit i of another, and what a task changed is the difference from that start: the *task vector* of Yadav
-et al. (2023), who subtract the pretrained model. Adapters of different seeds are permuted against each other, and their
-mean says nothing.
+et al. (2023), who subtract the pretrained model. Adapters of different seeds are permuted against each other, so their
+mean is meaningless.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def ties(vectors: Tensor, density: float) -> Tensor:
 
 
 def merge(adapters: Tensor, start: Tensor, settings: Merge) -> Tensor:
-    """One adapter (P) from N (N, P) that all started as ``start`` (P).
+    """Merge N adapters (N, P) that all started as ``start`` (P) into one (P).
 
     "mean" is Chronopoulou et al. (2023) with equal weights, AdapterHub's ``average_adapter``.
     """

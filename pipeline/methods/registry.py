@@ -33,7 +33,7 @@ class AdapterMethod(Protocol):
     """Feature that stock AdapterHub lacks to compute the same from the saved files; empty: none."""
 
     def misfit(self, recipe: Recipe, width: int, /) -> str:
-        """Why the recipe's adapter cannot stand in a backbone of this width; empty if it can."""
+        """Why the recipe's adapter does not fit a backbone of this width; empty if it does."""
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
         """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
@@ -87,7 +87,7 @@ _INSTEAD: tuple[AdapterKind, ...] = ("prefix", "prefix-tuning", "lora")
 
 
 def check_fits(recipe: Recipe, family: str) -> None:
-    """Raise a :class:`PipelineError` if the recipe's adapter cannot stand in a backbone of this model type."""
+    """Raise a :class:`PipelineError` if the recipe's adapter does not fit a backbone of this model type."""
     name, unfit = _UNFIT.get(family, ("", {}))
     kind = recipe.adapter.kind
     if recipe.has_modules and kind in unfit:

@@ -1,4 +1,4 @@
-"""Add adapters to a backbone, save them, and load them as their recipe says: AdapterHub's and ours."""
+"""Add adapters to a backbone, save them, and load them by their recipe: AdapterHub's and ours."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from pipeline.system.reading import read_json
 ADAPTER_FILE = "adapter.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES_FILE = "modules.safetensors"
-"""The trained tensors of a :class:`SiteAdapter` by their names in the backbone."""
+"""The trained tensors of a :class:`SiteAdapter`, by their names in the backbone."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class StockAdapter:
 
 
 def init_adapters(backbone: PreTrainedModel) -> None:
-    """Let ``backbone`` take AdapterHub's adapters; its function does not change.
+    """Prepare ``backbone`` for AdapterHub's adapters without changing its function.
 
-    AdapterHub 1.3 gives a projection of query, key and value in one, ModernBERT's, random biases if it has none.
+    AdapterHub 1.3 gives a joint projection of query, key and value (ModernBERT's) random biases if it has none.
     """
     before = {name for name, _ in backbone.named_parameters()}
     adapters.init(backbone)
@@ -92,7 +92,7 @@ def init_adapters(backbone: PreTrainedModel) -> None:
 
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it."""
+    """Copy a saved adapter into AdapterHub's adapter ``name`` of the same shape, in the layers that the former has."""
     read_into(adapter_parameters(backbone, name), backbone, name, saved)
 
 
@@ -119,8 +119,8 @@ def read_into(
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:
     """Check AdapterHub's configuration of the adapter or fusion ``name`` against the one that the recipe makes.
 
-    We build nothing from the file, but stock AdapterHub does, and must get the same model. The :class:`PipelineError`
-    names the first difference.
+    We build nothing from the file, but stock AdapterHub does, and must get the same model. Raises a
+    :class:`PipelineError` that names the first difference.
     """
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None

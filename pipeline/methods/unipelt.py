@@ -30,11 +30,11 @@ from pipeline.models.layout import attention_of, layers_of, mask_by_query
 from pipeline.settings.recipe import Recipe
 
 _LEAST = 1e-6
-"""A gate's mean is kept so far from 0 and 1, where its logit would be infinite."""
+"""A gate's mean is kept this far from 0 and 1, where its logit would be infinite."""
 
 
 class _Visible:
-    """The tokens of a layer's input that are no padding, as its attention was last told: (B, T), or None for all."""
+    """The tokens of a layer's input that are not padding, as its attention was last told: (B, T), or None for all."""
 
     def __init__(self, layer: Any) -> None:
         attention, _, _, self._mask = attention_of(layer)
@@ -73,7 +73,7 @@ def _config(recipe: Recipe, backbone: PretrainedConfig) -> UniPELTConfig:
 
 
 class Unipelt(PrefixTuning):
-    """AdapterHub's, with gates that leave padding out."""
+    """AdapterHub's UniPELT, with gates that ignore padding."""
 
     stock_lacks = "gates that leave padding out"
 

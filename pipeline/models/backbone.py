@@ -56,7 +56,7 @@ class Backbone:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it was read from a folder, which nobody else has under this name."""
+        """Whether it was read from a folder, whose name means nothing elsewhere."""
         return Path(self.name).is_dir()
 
     @property
@@ -105,7 +105,7 @@ class Backbone:
                 raise RuntimeError(f"frozen weight '{name}' of '{self.name}' changed: this is a bug")
 
     def check_and_share(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
-        """:meth:`check_unchanged`; then the tensors of all such encoders are in memory once. None of them may train."""
+        """:meth:`check_unchanged`; then all such encoders share their tensors in memory. None of them may train."""
         self.check_unchanged(encoder, trained)
         pretrained = dict(self.pretrained.named_parameters())
         for name, parameter in encoder.named_parameters():
@@ -195,7 +195,7 @@ def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapp
 
 
 def _keywords(config: PretrainedConfig) -> dict[str, Any]:
-    """How an encoder of this configuration is loaded."""
+    """The arguments for loading an encoder of this configuration."""
     if config.model_type != "modernbert":
         return {"config": config, **_WEIGHTS}
     # Compiled, it would not run hooks; with flash attention it would take padding out, and states would be (tokens, d).

@@ -125,7 +125,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, prob
 
 
 def _narrow_residual(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """If attention returned the first tokens alone, keep only their residual."""
+    """If attention returned only the first tokens, keep only their residual."""
     context, residual = inputs
     if context.shape[1] == residual.shape[1]:
         return context, residual

@@ -66,7 +66,7 @@ class PrefixCache:
         return {**batch, "known": known, **({"absent": torch.tensor(absent)} if absent else {})}
 
     def _lengths_in(self, batch: Batch) -> list[int]:
-        """How many vectors each input has."""
+        """The number of cached vectors of each input."""
         mask = batch["attention_mask"]
         return [1] * len(mask) if self._is_whole else mask.sum(dim=1).tolist()
 
@@ -102,7 +102,7 @@ def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.nd
 
 
 def _keys(batch: Batch) -> list[bytes]:
-    """What identifies each input: a digest of its tokens and token types without padding."""
+    """The identity of each input: a digest of its tokens and token types without padding."""
     lengths = batch["attention_mask"].sum(dim=1).tolist()
     parts = [batch[name].int().numpy() for name in ("input_ids", "token_type_ids") if name in batch]
     inputs = (b"".join(part[row, :length].tobytes() for part in parts) for row, length in enumerate(lengths))

@@ -63,9 +63,10 @@ def configuration(name: str) -> PretrainedConfig:
 
 
 def family_of(name: str) -> str:
-    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, but for its weights.
+    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, except for its
+    weights.
 
-    Its configuration alone is read.
+    Reads only the configuration.
     """
     family: str = configuration(name).model_type
     return family

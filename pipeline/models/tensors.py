@@ -46,14 +46,14 @@ def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: 
 
 @torch.no_grad()
 def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Give each of ``parameters`` the contents of the tensor of its name."""
+    """Copy into each of ``parameters`` the tensor of its name."""
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
 
 
 @torch.no_grad()
 def share_equal(module: nn.Module, other: nn.Module, names: Iterable[str]) -> None:
-    """Let the parameters ``names`` of ``module`` be those of ``other`` in memory, wherever all their bits agree."""
+    """Make the parameters ``names`` of ``module`` share memory with those of ``other``, if all their bits agree."""
     ours, theirs = dict(module.named_parameters()), dict(other.named_parameters())
     for name in names:
         one, two = ours.get(name), theirs.get(name)
@@ -74,7 +74,7 @@ def in_layers(tensors: Mapping[str, Tensor], layers: Iterable[int]) -> dict[str,
 
 
 def layer_of(name: str) -> int | None:
-    """The layer that the tensor ``name`` stands in; None for one of the embeddings."""
+    """The layer of the tensor ``name``; None for the embeddings."""
     layer = _LAYER.search(f".{name}")
     return int(layer[2]) if layer else None
 
