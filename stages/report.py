@@ -71,7 +71,7 @@ def summary_of(folder: Path) -> list[str]:
 
 
 def result_of(study: str, reports: Path) -> StudyResult:
-    """What ``compare`` last wrote of a study, by its name or its TOML file.
+    """The last result that ``compare`` wrote for a study, found by name or TOML file.
 
     Raises:
         PipelineError: it was never compared here, or what was written is damaged.

@@ -258,11 +258,11 @@ class RunDescription:
     curve: tuple[CurvePoint, ...]
     uses: tuple[Need, ...]
     problems: tuple[str, ...]
-    """What of it could not be read."""
+    """Parts that could not be read."""
 
     @property
     def points(self) -> list[CurvePoint]:
-        """Those of the curve to show."""
+        """The points of the curve to show."""
         return list(few_points(self.curve, self.record.best_epoch))
 
     def summary(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The one training loop and what it is handed."""
+"""The training loop and its inputs."""

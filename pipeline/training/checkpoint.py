@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Those of training and evaluation over all resumptions, without start-up."""
+        """Seconds of training and evaluation over all resumptions, without start-up."""
         return self.train_seconds + self.evaluation_seconds
 
     @property
@@ -296,7 +296,7 @@ def trainable(model: nn.Module) -> Tensors:
 
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
-    """Whether a checkpoint's weights are those that train in ``model``; there may be no best epoch yet."""
+    """Whether a checkpoint's weights match the trainable ones of ``model``; there may be no best epoch yet."""
     weights, best, trained = (
         {name: tensor.shape for name, tensor in tensors.items()}
         for tensors in (checkpoint.weights, checkpoint.best_weights, trainable(model))

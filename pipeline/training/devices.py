@@ -69,7 +69,7 @@ def _cpu_info(key: str) -> str:
 
 
 def resolve_precision(precision: Precision, device: str | None = None) -> Precision:
-    """What ``precision`` means on ``device``, by default the one that trains; ``auto`` is bf16 where it is fast.
+    """Resolve ``precision`` for ``device``, by default the training device; ``auto`` is bf16 where it is fast.
 
     Raises:
         PipelineError: the hardware has no such precision.

@@ -90,7 +90,7 @@ def free_bytes() -> int:
 
 
 def host_gb_for_each(processes: int) -> float:
-    """GiB of the free main memory for each of so many processes of this machine."""
+    """GiB of free main memory per process, for this many ``processes`` on this machine."""
     return free_host_bytes() / 2**30 / processes
 
 

@@ -27,7 +27,7 @@ Weighting = Callable[[Tensor], Tensor]
 
 
 class Surgery:
-    """Combines the gradients of the tasks of a step otherwise than by adding them up.
+    """Combines the gradients of a step's tasks by a rule other than their sum.
 
     It acts on parameters that at least two tasks share. A parameter that one task alone trains, such as its head, keeps
     that task's gradient. The N gradients are all held at once. Random orders come from torch's generator, which the

@@ -91,7 +91,7 @@ def shared_texts(study: Study, cells: Mapping[Entry, Job], workspace: Workspace)
 
 
 def _named_although_apart(study: Study) -> Iterator[str]:
-    """Where a row names a task itself that ``apart`` keeps from its target: what it would take by itself, it leaves."""
+    """Rows that name a task which ``apart`` keeps from their target; sources chosen by default skip such tasks."""
     for name in study.methods:
         row = study.row(name)
         for target, apart in study.apart.items():

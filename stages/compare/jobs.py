@@ -107,7 +107,7 @@ class Known:
 
 
 class Jobs(Known):
-    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
+    """The jobs of one study in a workspace. A failed job is not tried again, nor are jobs that build on it.
 
     What is finished stands on its record. Its model must be there only if the job is among those ``kept``, whose models
     are wanted afterwards, or if something that is missing builds on it.
@@ -163,7 +163,7 @@ class Jobs(Known):
 
     @property
     def to_train(self) -> list[Job]:
-        """Those of them that train something themselves."""
+        """The missing jobs that train something themselves."""
         return [job for job in self.missing if not job.is_choice]
 
     def trials(self, job: Job) -> list[RunRecord]:

@@ -1,4 +1,4 @@
-"""A job as another process trains it: pickled with the names of the runs that it builds on, it answers with its own's.
+"""A job for another process: pickled with the names of the runs that it builds on; answers with its run's name.
 
 Everything else goes through the ledger and the store.
 """
