@@ -1,4 +1,4 @@
-"""How much room the runs, models and caches take, and what of it can be deleted."""
+"""How much space runs, models and caches take, and what can be deleted."""
 
 from dataclasses import dataclass
 

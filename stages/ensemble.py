@@ -91,7 +91,7 @@ def ensemble(
 
 
 def _content(record: EnsembleRecord) -> dict[str, Any]:
-    """What tells an ensemble from another of its name: not when, where or by which version it was made."""
+    """The content that identifies an ensemble, without when, where and by which version it was made."""
     return record.model_dump(exclude={"finished_at", "provenance"})
 
 
@@ -147,7 +147,7 @@ def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPred
 
 
 def _misfits(record: RunRecord, task: Task) -> list[str]:
-    """What keeps a run from taking part, or nothing."""
+    """Reasons why a run cannot take part; empty if it can."""
     if record.kind == "ensemble":
         return [f"run {record.run} is an ensemble itself"]
     if task.name not in record.trained_on:

@@ -28,7 +28,7 @@ from stages.predict import models_for
 
 _OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"
 _FEWEST = 20
-"""Where the model has seen the other rows, so many have to be left."""
+"""The fewest rows that must remain after leaving out those that the model has seen."""
 
 
 @dataclass(frozen=True)

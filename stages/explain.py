@@ -1,4 +1,4 @@
-"""What a fusion listened to for one text, what its adapters say alone, and what changes without each of them."""
+"""Explain a fusion's answer for one text: its attention, its adapters' answers, and the answer without each adapter."""
 
 import math
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _answer(model: Model, text: Text, without: str | None = None) -> list[dict[s
 def answer_of(predicted: Predicted) -> Answer:
     """The numbers by label.
 
-    Of a head that gives one number for two classes, its raw one is the second class's, and its negative the first's.
+    If a head gives one number for two classes, the second class gets that number and the first its negative.
     """
     if predicted.score is not None:
         return Answer({SCORE: predicted.score}, {SCORE: predicted.outputs[0]})

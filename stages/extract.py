@@ -75,9 +75,9 @@ def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Reci
 
 
 def beside(made: Made[RunRecord], workspace: Workspace) -> ProbeScore | None:
-    """What regression on the frozen vectors reaches on the rows of a new run, which is what the run should beat.
+    """The score of regression on frozen vectors for a new run's rows: the baseline that the run should beat.
 
-    None for a run that was found finished, and where there are so many rows that it would take minutes.
+    None if the run had already finished, or if so many rows would take minutes.
     """
     record = made.record
     part = record.own

@@ -30,7 +30,7 @@ Model = TypeVar("Model", StudyResult, RunRecord)
 _STUDY = "study.json"
 _RECORD = "run.json"
 _SPARE = (_RECORD, "curve.csv")
-"""What is needed of a trial that no cell kept or is built on; a lean archive holds no more of it."""
+"""The files that a lean archive keeps of a trial that no cell kept or is built on."""
 _NEEDED = (*_SPARE, "predictions.parquet")
 _LEVEL: Final = 9  # a window of 64 MiB reaches across the runs of a study
 
@@ -39,7 +39,7 @@ _LEVEL: Final = 9  # a window of 64 MiB reaches across the runs of a study
 class ExportedRuns:
     runs: tuple[str, ...]
     missing: tuple[str, ...]
-    """Those that the study names, or that others are built on, and that the ledger does not have, or not whole."""
+    """Runs that the study names or others build on, but that the ledger lacks or has only in part."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Trains the missing jobs of a study, each once: one after the other in this process, or several at once in a pool.
 
-A job that fails leaves the others alone. What the machine refuses, such as to write on a full disk, it would refuse the
-next job too: this ends the study, after the jobs that are running.
+A failed job does not affect the others. A refusal of the machine, such as a full disk, would hit the next job too: it
+ends the study once the running jobs have finished.
 """
 
 import pickle
