@@ -66,7 +66,7 @@ class PrefixCache:
         return {**batch, "known": known, **({"absent": torch.tensor(absent)} if absent else {})}
 
     def _lengths_in(self, batch: Batch) -> list[int]:
-        """The number of cached vectors of each input."""
+        """The number of vectors of each input."""
         mask = batch["attention_mask"]
         return [1] * len(mask) if self._is_whole else mask.sum(dim=1).tolist()
 

@@ -63,8 +63,7 @@ def configuration(name: str) -> PretrainedConfig:
 
 
 def family_of(name: str) -> str:
-    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, except for its
-    weights.
+    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, but for the weights.
 
     Reads only the configuration.
     """

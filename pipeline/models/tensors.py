@@ -53,7 +53,7 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Non
 
 @torch.no_grad()
 def share_equal(module: nn.Module, other: nn.Module, names: Iterable[str]) -> None:
-    """Make the parameters ``names`` of ``module`` share memory with those of ``other``, if all their bits agree."""
+    """Make the parameters ``names`` of ``module`` share memory with those of ``other``, where all their bits agree."""
     ours, theirs = dict(module.named_parameters()), dict(other.named_parameters())
     for name in names:
         one, two = ours.get(name), theirs.get(name)
