@@ -49,7 +49,7 @@ class PredictedTask:
     blank: int
     """Rows with a blank text, which have no prediction."""
     cut: Cut
-    """Of the rows that have one; of an ensemble by the member that cuts most."""
+    """Truncated rows among those with a prediction; for an ensemble, by the member that truncates most."""
     outside: int
     """Scores outside :attr:`range`, which no regression keeps to."""
     range: tuple[float, float] | None

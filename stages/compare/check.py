@@ -103,7 +103,7 @@ def _named_although_apart(study: Study) -> Iterator[str]:
 
 
 def _added_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
-    """Where such a task's rows are added to those of any task behind a row's model of the target."""
+    """Rows that add such a task's data to any task behind their model of the target."""
     for cell, job in cells.items():
         name, target = cell.line.row, cell.target
         apart = study.apart.get(target, ())

@@ -29,7 +29,7 @@ class Job:
     """The one task, or for joint training all of them by name."""
     seed: int
     needs: tuple[Job, ...] = ()
-    """What it is built on. Several may be adapters of a fusion's target: it takes the one that is best on dev."""
+    """Jobs that it builds on. Several may be adapters of a fusion's target, which takes the best one on dev."""
     backbone: str | None = None
     """Another than the study's."""
     trials: tuple[Job, ...] = field(default=(), repr=False)
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def own(self) -> tuple[Any, ...]:
-        """What tells it apart, besides other jobs."""
+        """The settings that identify it, apart from the jobs that it depends on."""
         return (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn, self.reshuffle)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Job:
 
     @property
     def built_on(self) -> tuple[Job, ...]:
-        """All jobs that have to be known before it can be run."""
+        """All jobs that must have finished or failed before it can run."""
         return tuple(dict.fromkeys((*self.needs, *self.takes_models_of, *self.trials)))
 
     def with_best(self, dev: Mapping[Job, float]) -> Job:
@@ -308,7 +308,7 @@ class _Planner:
 
 
 def _experts(job: Job, count: int) -> Iterator[Job]:
-    """So many runs of a job, itself the first."""
+    """``count`` runs of a job; the job itself is the first."""
     return (replace(job, reshuffle=number) for number in range(count))
 
 
