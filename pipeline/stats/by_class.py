@@ -1,4 +1,4 @@
-"""How well each class is predicted, and what can be had without a model."""
+"""Scores of every class, and the score of always answering the largest class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class ClassScore:
     rows: int
     """Rows of the class."""
     predicted: int
-    """Rows that were predicted as it."""
+    """Rows predicted as the class."""
     right: int
-    """Rows of the class that were."""
+    """Rows of the class predicted as the class."""
     precision: float | None
-    """Of the rows that were predicted as it, the share that is right; None where there are none."""
+    """Precision: share of the predicted rows that are right; None without predictions of the class."""
     recall: float | None
-    """Of its rows, the share that is right; None where there are none."""
+    """Recall: share of the class's rows that are right; None without rows of the class."""
     f1: float | None
-    """The harmonic mean of both; None where it is neither there nor predicted."""
+    """Harmonic mean of precision and recall; None if the class neither occurs nor is predicted."""
 
     @property
     def errors(self) -> int:
-        """Its rows that were missed, and others that were predicted as it."""
+        """Missed rows of the class plus other rows predicted as it."""
         return self.rows + self.predicted - 2 * self.right
 
 
@@ -60,6 +60,6 @@ def class_scores(predictions: np.ndarray, labels: np.ndarray, names: Sequence[st
 
 
 def largest_class(labels: np.ndarray, names: Sequence[str], metric: Metric) -> LargestClass:
-    """That of ``labels`` (B,); of equally large ones the first."""
+    """The largest class of ``labels`` (B,); the first of equally large ones."""
     largest = int(np.bincount(labels).argmax())
     return LargestClass(names[largest], score(metric, np.full(len(labels), largest), labels))

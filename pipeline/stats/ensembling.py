@@ -1,14 +1,14 @@
-"""Ensembles from saved predictions: which models take part, with what weight, and what they predict together.
+"""Ensembles from saved predictions: select members, weight them, and combine what they predict.
 
-- ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
-  the models, best first: one is added if the score does not fall (Hayes 2024).
-- ``uniform``: the mean of all models, of which none is chosen. With few rows to choose on it keeps what choice loses.
-- ``weighted``: the same mean, weighted by how often each was added. Each time the one is added that does best with
-  those already there, which may be one of them again (Caruana et al. 2004).
-- ``mode``: the class that most of the best members predict; of classes with equally many, the one with the largest sum
-  of probabilities. ``torch.mode`` would take the smallest label (Wang 2024 leaves ties open).
-- ``median``: of the best members' scores; of an even number the mean of the middle two, where ``torch.median`` would
-  give the lower.
+- ``mean``: mean of the unrounded predictions (class probabilities or scores). One forward pass over the models, best
+  first, adds a model if the score does not fall (Hayes 2024).
+- ``uniform``: mean of all models, without selection. It is safer when there are few rows to select on.
+- ``weighted``: mean weighted by how often a model was added. Every round adds the model that does best with those
+  already there, possibly one of them again (Caruana et al. 2004).
+- ``mode``: the class that most of the best members predict; ties go to the largest sum of probabilities, where
+  ``torch.mode`` would take the smallest label (Wang 2024 leaves ties open).
+- ``median``: median score of the best members; for an even number the mean of the middle two, where ``torch.median``
+  would give the lower.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,19 +21,19 @@ from pipeline.data.prediction import Prediction
 from pipeline.stats.metrics import score
 
 BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
-ROUNDS = 50  # most members of ``weighted``, counted as often as they are added
+ROUNDS = 50  # additions under ``weighted``; a model added twice counts twice
 
 
 def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: EnsembleRule) -> Prediction:
-    """The ensemble's prediction, with positive weights that add up to one; a single model's is the model's own.
+    """The ensemble's prediction; ``weights`` are positive and add up to one. A single model's prediction is unchanged.
 
-    Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
+    Class probabilities are the weighted mean under every rule, so under ``mode`` the predicted class need not be the
     most probable one.
     """
     if len(predictions) == 1:
         return predictions[0]
     values = np.stack([prediction.values for prediction in predictions])  # (models, rows)
-    # In fp64, so that sums do not depend on their order.
+    # fp64 keeps sums independent of their order.
     each = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
     if not each:
         return Prediction(np.median(values, axis=0) if rule == "median" else np.asarray(weights) @ values, None)
@@ -50,7 +50,7 @@ def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Joined:
-    """An ensemble: the weights of its members, by their place among the models, and what they predict together."""
+    """An ensemble: the weights of its members by model index, and their combined prediction."""
 
     weights: dict[int, float]
     prediction: Prediction
@@ -65,7 +65,7 @@ def join(
     best: int = BEST,
     most: int | None = None,
 ) -> Joined:
-    """Join models by their predictions for B rows; :func:`choose` sees those that ``choosing`` (B,) marks alone."""
+    """Combine models by their predictions for B rows; :func:`choose` sees only rows marked in ``choosing`` (B,)."""
     weights = choose([each.on(choosing) for each in predictions], labels[choosing], metric, rule, best, most)
     return Joined(weights, combine([predictions[index] for index in weights], list(weights.values()), rule))
 
@@ -78,10 +78,10 @@ def choose(
     best: int = BEST,
     most: int | None = None,
 ) -> dict[int, float]:
-    """The weight of each model that takes part, by its place in ``predictions``; they add up to one.
+    """The weight of every member, by its index in ``predictions``; weights add up to one.
 
-    The choice is made on the rows of ``labels``; ``best`` models take part under ``mode`` and ``median``,
-    and under ``mean`` and ``weighted`` at most ``most``.
+    Members are selected on the rows of ``labels``: the ``best`` models under ``mode`` and ``median``, and at most
+    ``most`` models under ``mean`` and ``weighted``.
     """
 
     def value(weights: dict[int, float]) -> float:
@@ -124,7 +124,7 @@ def _added(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> 
 
 
 def first_half(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Which rows to choose on, (rows,) of bool: half of them, with labels as in the other half."""
+    """Mask (rows,) of the rows to select on: half of them, with the same distribution of labels as the other half."""
     order = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     chosen = np.zeros(len(labels), dtype=bool)

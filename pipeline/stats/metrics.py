@@ -1,7 +1,7 @@
-"""The metrics. Everything that sets one apart from another stands in ``METRICS``.
+"""The metrics. ``METRICS`` holds everything that distinguishes them.
 
-Scores are computed over a whole split at once: a mean of Pearson over batches is not Pearson. Higher is better, and 1
-is best, for every metric.
+Scores are computed over a whole split at once: the mean of Pearson's r over batches is not Pearson's r. For every
+metric, higher is better and 1 is best.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,30 +17,30 @@ from pipeline.data.metric_names import Metric
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric: its score, and what each row adds to it, by which two systems are compared."""
+    """A metric: its score, and the contribution of each row, which serves to compare systems."""
 
     score: Callable[[np.ndarray, np.ndarray], float]  # of predictions (B,) and labels (B,)
     rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    """(..., B) from predictions (..., B) and labels (B,): numbers whose mean is the score and varies between samples of
-    rows as the score does, to first order (its influence function; Hampel 1974)."""
-    worst: float = 0.0  # the lowest score there is; the highest is 1
+    """(..., B) from predictions (..., B) and labels (B,): numbers whose mean is the score, and varies between samples
+    of rows like the score, to first order (its influence function; Hampel 1974)."""
+    worst: float = 0.0  # the lowest possible score; the highest is 1
     is_correlation: bool = False
-    """Its interval is that of Fisher's z; otherwise t's, of what each row adds."""
+    """Whether its interval uses Fisher's z; otherwise it is a t interval of the rows' contributions."""
 
     def normalised(self, value: float) -> float:
-        """The score brought to 0..1, which is (r + 1) / 2 for a correlation."""
+        """The score rescaled to 0..1: (r + 1) / 2 for a correlation."""
         return (value - self.worst) / (1 - self.worst)
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The share of predictions (B,) that are their labels (B,)."""
+    """The share of predictions (B,) that equal their labels (B,)."""
     return float(np.mean(predictions == labels))
 
 
 def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """For each of C classes whether a row is predicted rightly as it, is predicted as it, and is it: (3C, ..., B).
+    """For each of C classes, whether a row is rightly predicted as it, is predicted as it, and belongs to it.
 
-    Predictions are (..., B) and labels (B,). A class that occurs in neither is not counted.
+    Returns (3C, ..., B) for predictions (..., B) and labels (B,). Leaves out classes that occur in neither.
     """
     classes = np.unique(np.concatenate([predictions.ravel(), labels]))
     predicted = predictions == classes.reshape(-1, *[1] * predictions.ndim)
@@ -57,7 +57,7 @@ def _balanced_accuracy_of(sums: np.ndarray) -> np.ndarray:
 def _macro_f1_of(sums: np.ndarray) -> np.ndarray:
     """Mean over classes of F1 = 2 right / (predicted + true), from sums (3C, ...) of class counts.
 
-    A class that is neither predicted nor true is left out of the mean, as scikit-learn does.
+    The mean leaves out classes that are neither predicted nor true, as in scikit-learn.
     """
     right, predicted, true = np.split(sums, 3)
     either = predicted + true
@@ -67,8 +67,8 @@ def _macro_f1_of(sums: np.ndarray) -> np.ndarray:
 def _matthews_of(sums: np.ndarray) -> np.ndarray:
     """Matthews' correlation of K classes (Gorodkin 2004), from sums (3C, ...) of class counts.
 
-    ``(c n - sum_k p_k t_k) / sqrt((n^2 - sum_k p_k^2) (n^2 - sum_k t_k^2))`` with c rows of n right, p_k predicted as
-    class k and t_k of it; 0 where it is undefined, because all predictions or all labels are equal.
+    ``(c n - sum_k p_k t_k) / sqrt((n^2 - sum_k p_k^2) (n^2 - sum_k t_k^2))``, where c of n rows are right, p_k are
+    predicted as class k and t_k belong to it; 0 if undefined, because all predictions or all labels are equal.
     """
     right, predicted, true = np.split(sums, 3)
     rows = true.sum(axis=0)
@@ -80,7 +80,7 @@ def _matthews_of(sums: np.ndarray) -> np.ndarray:
 def _kappa_of(sums: np.ndarray) -> np.ndarray:
     """Cohen's kappa (1960), agreement beyond chance, from sums (3C, ...) of class counts.
 
-    ``(c n - sum_k p_k t_k) / (n^2 - sum_k p_k t_k)`` with the numbers of :func:`_matthews_of`; 0 where it is undefined.
+    ``(c n - sum_k p_k t_k) / (n^2 - sum_k p_k t_k)`` with the symbols of :func:`_matthews_of`; 0 if undefined.
     """
     right, predicted, true = np.split(sums, 3)
     rows, chance = true.sum(axis=0), (predicted * true).sum(axis=0)
@@ -91,7 +91,7 @@ def _kappa_of(sums: np.ndarray) -> np.ndarray:
 def _jackknifed(
     score_of: Callable[[np.ndarray], np.ndarray], predictions: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
-    """What each row adds to a score of class counts: what the score loses without it, times B - 1 (Tukey 1958)."""
+    """Contributions of rows to a score of class counts: the score's loss without the row, times B - 1 (Tukey 1958)."""
     counts = _class_counts(predictions, labels)
     sums = counts.sum(axis=-1, keepdims=True)
     whole = score_of(sums)
@@ -112,15 +112,15 @@ def _of_counts(
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson's r on unclipped scores; 0 where it is undefined, because all predictions or all labels are equal."""
+    """Pearson's r of unclipped scores; 0 if undefined, because all predictions or all labels are equal."""
     if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
     return float(stats.pearsonr(predictions, labels).statistic)
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:
-    """``values`` (..., B) with mean 0 and deviation 1 along the last axis."""
-    # The mean of equal numbers may differ from them by rounding, so a constant is known by its range.
+    """``values`` (..., B) with mean 0 and standard deviation 1 along the last axis."""
+    # Rounding may make the mean of equal numbers differ from them, so detect constants by their range.
     constant = np.ptp(values, axis=-1, keepdims=True) == 0
     centred = np.where(constant, 0, values - values.mean(axis=-1, keepdims=True))
     return centred / np.where(constant, 1, values.std(axis=-1, keepdims=True))
@@ -140,9 +140,9 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _spearman_rows(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """As Pearson's of the ranks, and what a row adds by moving the ranks of the others (Croux & Dehon 2010).
+    """Pearson's contributions of the ranks, plus a row's effect on the ranks of others (Croux & Dehon 2010).
 
-    Row i adds ``k_ij`` to the rank of row j: 1 where x_j lies above x_i, 1/2 where they are equal.
+    Row i adds ``k_ij`` to the rank of row j: 1 if x_j is above x_i, 1/2 if they are equal.
     """
     ranks, true = stats.rankdata(predictions, axis=-1), stats.rankdata(labels)
     moved = _moved(ranks, _standardised(true)) + _moved(np.broadcast_to(true, ranks.shape), _standardised(ranks))
@@ -150,7 +150,7 @@ def _spearman_rows(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _moved(ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """``sum_j k_ij others_j / s`` less its mean over i, (..., B), for ranks with deviation s and others (..., B)."""
+    """``sum_j k_ij others_j / s`` minus its mean over i, (..., B); ranks have deviation s, others are (..., B)."""
     others = np.broadcast_to(others, ranks.shape)
     order = np.argsort(ranks, axis=-1, kind="stable")
     ordered, weights = np.take_along_axis(ranks, order, -1), np.take_along_axis(others, order, -1)
@@ -178,12 +178,12 @@ METRICS: Mapping[Metric, Measure] = {
 
 @cache
 def load_metric(metric: Metric) -> Any:
-    """The metric as an :class:`evaluate.Metric`, for other programs that use its tools (``combine``, ``evaluator``).
+    """The metric as an :class:`evaluate.Metric`, for programs that use ``combine`` or ``evaluator`` of that library.
 
-    It is part of the Python interface (``docs/python.md``), and nothing here calls it. Ours because
-    ``evaluate.load(name)`` downloads code from the Hub. Its numbers are those of :func:`score`.
+    Part of the Python interface (``docs/python.md``); nothing here calls it. It returns the numbers of :func:`score`
+    and, unlike ``evaluate.load(name)``, downloads no code from the Hub.
     """
-    # Here, not above: evaluate takes six seconds to import, and no command needs it.
+    # Imported here because evaluate takes six seconds to import, and no command needs it.
     import datasets
     import evaluate
 
@@ -196,7 +196,7 @@ def load_metric(metric: Metric) -> Any:
             return evaluate.MetricInfo(description=function.__doc__ or metric, citation="", features=features)
 
         def _build_data_dir(self) -> str:
-            # The base class makes a cache folder even where everything is kept in memory, and then leaves it empty.
+            # The base class would create a cache folder even with everything in memory, and leave it empty.
             return ""
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
@@ -206,25 +206,25 @@ def load_metric(metric: Metric) -> Any:
 
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The score of predictions (B,) against labels (B,); a ValueError if a prediction is not a finite number."""
+    """The score of predictions (B,) against labels (B,); raises ValueError if a prediction is not finite."""
     if not np.isfinite(predictions).all():
         raise ValueError("predictions contain NaN or infinity")
     return METRICS[metric].score(predictions.astype(np.float64), labels.astype(np.float64))
 
 
 THRESHOLDS = 512
-"""Most thresholds that :func:`best_threshold` tries."""
+"""Maximum number of midpoints that :func:`best_threshold` tries."""
 
 
 _BELOW = 1e-3
-"""By so much is a threshold below all values, which are cosines in fp32."""
+"""How far a threshold is set below all values, which are cosines in fp32."""
 
 
 def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
-    """The threshold above which ``values`` (B,) are class 1 that scores best against ``labels`` (B,) of 0 and 1.
+    """The best-scoring threshold, above which ``values`` (B,) are class 1, for ``labels`` (B,) of 0 and 1.
 
-    0, what lies half-way between neighbouring values, and what makes all of them one class are tried; of many values,
-    evenly spaced ones. Of equally good thresholds it is the one nearest to 0.
+    Tries 0, the midpoints of neighbouring values (evenly spaced ones if there are many), and thresholds that put all
+    values into one class. Of equally good thresholds, returns the one nearest to 0.
     """
     ordered = np.unique(values.astype(np.float64))
     between = (ordered[1:] + ordered[:-1]) / 2
@@ -235,6 +235,6 @@ def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> fl
 
 
 def overall(scores: Mapping[str, float], metrics: Mapping[str, Metric]) -> tuple[float, float]:
-    """The two overall scores in use: the plain mean, and the mean of scores brought to 0..1, (r + 1) / 2 for r."""
+    """Two overall scores: the plain mean, and the mean of scores rescaled to 0..1, (r + 1) / 2 for r."""
     normalised = [METRICS[metrics[target]].normalised(value) for target, value in scores.items()]
     return float(np.mean(list(scores.values()))), float(np.mean(normalised))

@@ -14,24 +14,24 @@ from pipeline.stats.metrics import METRICS
 
 Verdict = Literal["better", "worse", "not significant"]
 Shared = Literal["nothing", "sources", "runs"]
-"""What runs of one seed on several tasks share: the runs that they are built on, or one run answers them all."""
+"""What a seed's runs on several tasks share: the runs that they build on, or the run itself, which answers all."""
 
 POWER = 0.8
-"""How often a study finds the difference that it is said to detect."""
+"""The probability that a study finds its detectable difference."""
 LEVEL = 0.05
-"""The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
+"""The probability that a family of comparisons finds a difference that does not exist, or that an interval misses."""
 _EQUAL = 1e-9
-"""Numbers that differ by less are equal but for rounding."""
+"""Numbers that differ by less are equal up to rounding."""
 _LEAST = 0.8
-"""The estimated variance is at least this share of the examples' part. At 1, intervals are too wide (simulated)."""
+"""Lower bound of the variance as a share of the examples' part. At 1, intervals are too wide (simulated)."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One system against a reference on the same examples over the same seeds, as one of a family of comparisons.
 
-    Verdict, interval and p-value agree: a difference is significant exactly where its interval leaves out 0, and
-    exactly where p is below ``LEVEL``.
+    Verdict, interval and p-value agree: a difference is significant if and only if its interval excludes 0, and if and
+    only if p is below ``LEVEL``.
     """
 
     difference: float  # mean score of the system minus the reference's
@@ -39,9 +39,9 @@ class Comparison:
     interval: tuple[float, float]
     """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
     seeds: int = 1
-    """Over how many; of one the interval says nothing about others."""
+    """Number of seeds; with one, the interval says nothing about other seeds."""
     detectable: float = 0.0
-    """The true difference that such a study would find four times in five; 0 where the systems answer alike."""
+    """The true difference that such a study would find four times in five; 0 if the systems answer alike."""
 
     @property
     def verdict(self) -> Verdict:
@@ -53,14 +53,14 @@ class Comparison:
         return self.verdict != "not significant"
 
     def reversed(self) -> Self:
-        """The reference against the system."""
+        """The comparison with system and reference swapped."""
         low, high = self.interval
         return replace(self, difference=-self.difference, interval=(-high, -low))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the variance of a difference over several seeds comes from: V, its degrees of freedom, I, and S."""
+    """Components of the variance of a difference over several seeds: V, its degrees of freedom, I, and S."""
 
     examples: float
     freedom: float
@@ -69,21 +69,21 @@ class Origin:
 
     @property
     def by_seeds(self) -> float:
-        """S, from two seeds or more."""
+        """S, for at least two seeds."""
         return float(np.var([*self.of_seeds.values()], ddof=1)) / len(self.of_seeds)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference in score between two systems, and how well it is known."""
+    """A difference in score between two systems, with its variance."""
 
     value: float
     variance: float  # of ``value``, over examples and seeds
     freedom: float  # degrees of freedom of ``variance``
-    seeds: int = 1  # of one seed the variance says nothing about others
+    seeds: int = 1  # with one seed, the variance says nothing about other seeds
     origin: Origin | None = field(default=None, compare=False)
     estimate: Difference | None = field(default=None, compare=False)
-    """The same difference with another estimate of its variance: of the two intervals the wider one stands."""
+    """The same difference with another variance estimate; the wider of the two intervals counts."""
 
     def comparison(self, family: int = 1) -> Comparison:
         """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
@@ -105,9 +105,9 @@ class Difference:
 
 
 def by_group(rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
-    """What each of G groups adds to the mean of ``rows`` (..., B): (..., G) with the same mean.
+    """The contributions (..., G) of G groups to the mean of ``rows`` (..., B), with the same mean.
 
-    Rows that share a text are no independent samples; groups of them are. None: each row is a group.
+    Rows that share a text are not independent samples, but groups of them are. None: every row is a group.
     """
     if groups is None:
         return rows
@@ -126,20 +126,20 @@ def paired_difference(
     seeds: Sequence[int] | None = None,
     groups: np.ndarray | None = None,
 ) -> Difference:
-    """The difference in mean score of two systems, each with predictions (R, B) of R runs on the same B rows.
+    """The difference in mean score of two systems with predictions (R, B) of R runs on the same B rows.
 
-    Examples and seeds are both samples: the interval is for other examples from the same source and for other seeds.
-    An example is a row, or a group of rows that share a text. With g_si what example i of B adds to the difference at
-    seed s of n, crossed random effects have a variance V + S - I::
+    Examples and seeds are both samples: the interval covers other examples from the same source and other seeds. An
+    example is a row, or a group of rows that share a text. Let g_si be the contribution of example i of B at seed s of
+    n to the difference. Under crossed random effects its variance is V + S - I::
 
         V = mean_i((mean_s g)^2) / (B - 1)      S = var_s(mean_i g) / n      I = (mean_si(g^2) / (B - 1) - V) / (n - 1)
 
-    I, the effect of both together, is in V as well as in S. V is about 0 and not about the mean, so that a few examples
-    on which all differ alike prove little. The degrees of freedom are Satterthwaite's (1946). One seed says nothing
-    about others: then the interval is for other examples alone.
+    Both V and S contain I, the interaction. V is taken around 0 rather than the mean, so that a few examples on which
+    all differ alike prove little. The degrees of freedom are Satterthwaite's (1946). With one seed, the interval covers
+    only other examples.
 
     Args:
-        seeds: (R,) the seed of each pair of runs, of which those of one seed count as one; None: all differ.
+        seeds: (R,) the seed of each pair of runs; pairs of one seed count as one. None: all seeds differ.
         groups: (B,) the number of each row's group, as :func:`by_group` sums them.
     """
     if len(system) != len(reference):
@@ -158,15 +158,15 @@ def paired_difference(
         return Difference(value, by_examples, freedom, count)
     together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
     means = dict(zip(known.tolist(), gains.mean(axis=1).tolist(), strict=True))
-    # V holds I. Where the gains of every example cancel over the seeds, V's own estimate is 0, and I is a better one.
+    # V contains I. If every example's gains cancel over the seeds, V is estimated as 0, and I is a better estimate.
     return _over_seeds(value, Origin(by_examples or together, freedom, together, means))
 
 
 def _over_seeds(value: float, origin: Origin) -> Difference:
-    """A difference with the variance V + S - I, and Satterthwaite's degrees of freedom."""
+    """A difference with variance V + S - I and Satterthwaite's degrees of freedom."""
     count, examples, by_seeds = len(origin.of_seeds), origin.examples, origin.by_seeds
     variance = max(examples + by_seeds - origin.together, _LEAST * examples)
-    # Of a sum they are never fewer than those of its least known part; what is taken away from it can make them so.
+    # A sum never has fewer degrees of freedom than its least known part, but the subtraction of I can cause that.
     satterthwaite = variance**2 / (examples**2 / origin.freedom + by_seeds**2 / (count - 1))
     return Difference(value, variance, max(satterthwaite, min(count - 1, origin.freedom)), count, origin)
 
@@ -176,13 +176,13 @@ def score_interval(
 ) -> tuple[float, float]:
     """95 % confidence interval of the score of predictions (B,) on labels (B,), over examples; B is at least 2.
 
-    Of an accuracy Wilson's (1927), which holds near 0 and 1 too; of other metrics t's, from what each row adds, for
-    correlations of Fisher's z (1915). Where all rows add the same, as under a perfect score, they say nothing about
-    their spread: then as many rows could differ as Wilson allows where none of B does.
+    Accuracy has Wilson's interval (1927), which also holds near 0 and 1. Other metrics have a t interval of the rows'
+    contributions, for correlations on Fisher's z (1915). If all contributions are equal, as under a perfect score, they
+    have no spread to estimate: the interval then allows for as many deviating rows as Wilson's does for 0 of B.
 
     Args:
-        groups: (B,) the number of each row's group: :func:`by_group` sums what its rows add. Wilson's interval is then
-            that of B divided by the design effect (Kish 1965).
+        groups: (B,) the number of each row's group, as :func:`by_group` sums them. Wilson's interval then divides B by
+            the design effect (Kish 1965).
     """
     measure = METRICS[metric]
     rows = measure.rows(np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64))
@@ -201,9 +201,9 @@ def score_interval(
 
 
 def _independent(rows: np.ndarray, groups: np.ndarray | None) -> float:
-    """How many independent rows tell as much about the mean of ``rows`` (B,), at most B.
+    """The effective sample size of ``rows`` (B,) for their mean, at most B.
 
-    Of equal rows, which do not show how alike those of a group are, as many as if they were the same.
+    Equal rows do not show how alike the rows of a group are, so groups are then taken to be fully correlated.
     """
     added = rows - rows.mean() if np.ptp(rows) else np.ones(len(rows))
     grouped = by_group(added, groups)
@@ -214,16 +214,16 @@ def _wilson(share: float, rows: float) -> tuple[float, float]:
     z = float(stats.norm.isf(LEVEL / 2))
     centre, margin = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + (z / rows) ** 2 / 4)
     low, high = ((centre + sign * margin) / (1 + z**2 / rows) for sign in (-1, 1))
-    return float(low) if share > 0 else 0.0, float(high) if share < 1 else 1.0  # but for rounding
+    return float(low) if share > 0 else 0.0, float(high) if share < 1 else 1.0  # exact despite rounding
 
 
 def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> Difference | None:
-    """The mean of differences on several tasks, whose examples are independent.
+    """The mean of differences on several tasks with independent examples.
 
-    None if some are of one seed and others of several: an interval would cover other seeds of the latter alone.
+    None if some have one seed and others several: an interval would cover other seeds only for the latter.
 
     Args:
-        shared: what the runs of a seed on several tasks share, so that it moves their scores together.
+        shared: what a seed's runs on several tasks share, which correlates their scores.
     """
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
@@ -235,8 +235,8 @@ def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> 
     if shared == "sources":
         return replace(_of_shared_sources(independent, origins, len(parts)), estimate=independent)
     common = _of_one_model(parts, origins)
-    # With few seeds either is a poor estimate, and may be too small by chance: the wider interval stands. Which is the
-    # wider depends on the family, since their degrees of freedom differ.
+    # With few seeds both estimates are poor and may be too small by chance, so the wider interval counts. Which one is
+    # wider depends on the family, because their degrees of freedom differ.
     return None if common is None else replace(common, estimate=independent)
 
 
@@ -249,11 +249,10 @@ def _of_independent(parts: Sequence[Difference], fewest: int) -> Difference:
 
 
 def _of_shared_sources(independent: Difference, origins: Sequence[Origin], count: int) -> Difference:
-    """The mean of ``count`` differences as if their seeds' parts were perfectly correlated: sqrt(S) adds up, not S.
+    """The mean of ``count`` differences as if their seed effects were perfectly correlated: sqrt(S) adds up, not S.
 
-    That is more than sources make them. With degrees of freedom as if they were independent, the mean is called
-    different from 0 no more often than its level promises where a half or less of what a seed changes is shared
-    (simulated).
+    Shared sources correlate them less. With degrees of freedom as for independent effects, the test keeps its level if
+    at most half of the seed effect is shared (simulated).
     """
     by_seeds = np.array([origin.by_seeds for origin in origins])
     apart, together = float(by_seeds.sum()), float(np.sqrt(by_seeds).sum() ** 2)
@@ -265,11 +264,11 @@ def _of_shared_sources(independent: Difference, origins: Sequence[Origin], count
 
 
 def _of_one_model(parts: Sequence[Difference], origins: Sequence[Origin]) -> Difference | None:
-    """The mean of ``parts``, by the seeds that all have; None with fewer than two of them."""
+    """The mean of ``parts`` over their common seeds; None with fewer than two of these."""
     common = sorted(set.intersection(*(set(origin.of_seeds) for origin in origins)))
     if len(common) < 2:
         return None
-    count = len(parts)  # where systems answer alike there is no origin, and no difference
+    count = len(parts)  # parts whose systems answer alike have no origin; their difference is 0
     of_seeds = {seed: sum(origin.of_seeds[seed] for origin in origins) / count for seed in common}
     examples = np.array([origin.examples for origin in origins]) / count**2
     freedom = float(examples.sum() ** 2 / (examples**2 / [origin.freedom for origin in origins]).sum())

@@ -1,6 +1,6 @@
-"""Linear probes: how well a linear model reads a task off sentence vectors, a cheap guess at what transfers to it.
+"""Linear probes: how well a linear model predicts a task from sentence vectors, a cheap estimate of what transfers.
 
-:func:`solve` fits the one that answers for a task; the others only rank what a task could start from.
+:func:`solve` fits a probe that answers a task; the others only rank what a task could start from.
 
 Ranking intermediate tasks by such proxies over frozen encoders comes close to training on each in turn (Poth, Pfeiffer,
 Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task selection").
@@ -18,20 +18,20 @@ LEAST_ROWS = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 _STRENGTHS = np.logspace(-5, 0, 6)  # C of logistic regression on standardised vectors
 _NEVER = 1e4
-"""How far below all others the output of a class without training rows is."""
+"""How far the output of a class without training rows lies below all others."""
 
 
 def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
-    """By row, (rows,), the share of the labels' variance that ridge regression on ``vectors`` explains.
+    """The share (rows,) of the labels' variance that ridge regression on ``vectors`` explains, by row.
 
-    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so. The mean
-    over rows is at most 1; it is below 0 where the mean of the other labels would predict better. Unlike accuracy it
-    tells probes apart that all vote for the largest class.
+    Each row is predicted by the fit on all others, in closed form, with the penalty that does best at this. The mean
+    over rows is at most 1, and below 0 if the mean of the other labels would predict better. Unlike accuracy, it
+    distinguishes probes that all vote for the largest class.
 
     Args:
         vectors: (rows, width).
-        labels: (rows,), numbers of classes or scores; at least ``LEAST_ROWS``.
-        classes: how many there are, which are regressed one-hot; None: labels are scores.
+        labels: (rows,), class numbers or scores; at least ``LEAST_ROWS``.
+        classes: number of classes, regressed one-hot; None: labels are scores.
     """
     targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
     centred = targets - targets.mean(axis=0)
@@ -48,18 +48,18 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
 def most_explaining(probes: Mapping[str, np.ndarray], reference: np.ndarray) -> str | None:
     """The name of the probe that explains most, if it explains significantly more than ``reference``; else None.
 
-    The probes are one family of comparisons; all are as :func:`explained_rows` gives them.
+    The probes form one family of comparisons; all values come from :func:`explained_rows`.
     """
     best = max(probes, key=lambda name: probes[name].mean())
     return best if explains_more(probes[best], reference, len(probes)) else None
 
 
 def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> bool:
-    """Whether one probe explains significantly more than another of the same rows, by a paired t test at 0.05.
+    """Whether one probe explains significantly more than another on the same rows, by a paired t-test at 0.05.
 
     Args:
-        rows, reference: as :func:`explained_rows` gives them.
-        family: comparisons of which this is the best (Bonferroni).
+        rows, reference: from :func:`explained_rows`.
+        family: number of comparisons of which this is the best (Bonferroni).
     """
     difference = rows - reference
     if np.ptp(difference) <= 1e-9 * abs(difference.mean()):  # the same for every row: nothing to test against
@@ -70,15 +70,15 @@ def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> b
 def solve(
     vectors: np.ndarray, labels: np.ndarray, classes: int | None, balanced: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (outputs, width) and biases (outputs,) of logistic regression on ``vectors``, of scores ridge regression.
+    """Weights (outputs, width) and biases (outputs,) of logistic (for scores: ridge) regression on ``vectors``.
 
-    The strength of the penalty is chosen by cross-validation among ``vectors``: five stratified folds and the log loss;
-    of scores each row alone. A class without a row is never predicted.
+    Cross-validation selects the penalty: five stratified folds with log loss for classes, leave-one-out for scores. A
+    class without rows is never predicted.
 
     Args:
         vectors: (rows, width).
-        labels: (rows,), numbers of classes or scores.
-        classes: how many there are; None: labels are scores, and there is one output.
+        labels: (rows,), class numbers or scores.
+        classes: number of classes; None: labels are scores, and there is one output.
         balanced: all classes count equally, whatever their number of rows.
     """
     scaler = StandardScaler()
