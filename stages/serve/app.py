@@ -1,7 +1,7 @@
-"""The addresses of the server: predictions, what is served, and the page to try it.
+"""The server's routes: predictions, explanations, the served models, and the page to try them.
 
-Errors are ``{"error": "...", "error_type": "..."}``: 400 asked by another name, 404 no such model, 405 no such method,
-408 a body that does not arrive, 413 beyond a limit, 422 unfit, 429 too much is waiting, 500 a fault of the server, 503
+Errors are ``{"error": "...", "error_type": "..."}``: 400 disallowed Host header, 404 unknown model, 405 method not
+allowed, 408 the body does not arrive, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503
 stopping.
 """
 
@@ -35,7 +35,7 @@ B = TypeVar("B", bound=BaseModel)
 PAGE = Path(__file__).parent / "page.html"
 _BODY_SECONDS = 30.0
 _CLIENT_WENT = 499
-"""The status that nginx logs for a client that disconnects before its answer; counted, never sent."""
+"""Nginx's status for a client that disconnects before its answer; counted, never sent."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -47,17 +47,17 @@ def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> Fas
     """The server's application.
 
     Args:
-        hosts: the names and addresses that a request may give in its Host header. They stop a web page whose name
-            comes to resolve to 127.0.0.1 (DNS rebinding) from reading answers of a server on its visitor's machine.
+        hosts: the names and addresses allowed in the Host header. The check stops a web page whose name later resolves
+            to 127.0.0.1 (DNS rebinding) from reading answers of a server on its visitor's machine.
     """
     service = Service(shelf, limits)
-    # FastAPI's own pages of documentation load scripts from elsewhere; /openapi.json describes the same.
+    # FastAPI's documentation pages load scripts from elsewhere; /openapi.json has the same content.
     app = FastAPI(
         title="Adapter fusion pipeline", version=VERSION, docs_url=None, redoc_url=None, lifespan=service.running
     )
     app.state.service = service
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(_Counted, metrics=service.metrics)  # last: it is the outermost, and counts what others refuse
+    app.add_middleware(_Counted, metrics=service.metrics)  # last, so it is outermost and counts what others refuse
     _add_errors(app)
     _add_page(app)
     _add_state(app, service)
@@ -85,7 +85,7 @@ def _add_errors(app: FastAPI) -> None:
 def _add_page(app: FastAPI) -> None:
     page, policy = read_page()
 
-    # Some load balancers ask with HEAD whether a server is there.
+    # Some load balancers send HEAD to check that a server is up.
     @app.head("/", include_in_schema=False)
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
@@ -93,7 +93,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    """Add the addresses of health, metrics and the list of models."""
+    """Add the routes for health, metrics and the list of models."""
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -118,7 +118,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
         model = await service.model(name)
         return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
 
-    @app.post("/", include_in_schema=False)  # clients of an Inference Endpoint know only where the server is
+    @app.post("/", include_in_schema=False)  # clients of an Inference Endpoint know only the server's address
     @app.post("/predict", openapi_extra=_described(PredictBody))
     async def predict(request: Request) -> JSONResponse:
         if shelf.default is None:
@@ -145,7 +145,7 @@ def _add_explanations(app: FastAPI, service: Service) -> None:
 
 
 async def _read(body: type[B], request: Request, most: int) -> B:
-    """The body of a request, read no further than ``most`` bytes."""
+    """Read and parse the body of a request, up to ``most`` bytes."""
     refused = too_large(f"the body is longer than {most} bytes")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
@@ -173,7 +173,7 @@ class _Counted:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
-        # A redirect to the address without its last slash would say http, even behind a proxy that speaks https.
+        # Redirecting to the path without its last slash would use http even behind an https proxy.
         scope["path"] = scope["path"].rstrip("/") or "/"
 
         async def counted(message: dict[str, Any]) -> None:
@@ -186,21 +186,21 @@ class _Counted:
 
         try:
             await self._app(scope, receive, counted)
-        except ClientDisconnect:  # in the middle of its body, so that nobody waits for an answer
+        except ClientDisconnect:  # in the middle of the body, so nobody waits for an answer
             status = status or _CLIENT_WENT
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            if status:  # it has begun: the connection is all that can be closed
+            if status:  # the answer has begun: all that is left is to close the connection
                 raise
             await _error(500, "backend", "the server failed: its log says why")(scope, receive, counted)
         finally:
-            # The declared address, so that names in requests add no series.
+            # Use the declared route, so that names in requests add no series.
             path = getattr(scope.get("route"), "path", "other")
             self._metrics.request(path, status, time.perf_counter() - started)
 
 
 def read_page() -> tuple[str, str]:
-    """The page to try the models, and a policy under which it runs only its own script and loads nothing else."""
+    """The page to try the models, and a content security policy that allows only the page's script."""
     page = PAGE.read_text(encoding="utf-8")
     hashes = {}
     for tag in ("style", "script"):

@@ -1,4 +1,4 @@
-"""A queue and a thread that runs the models: requests that arrive together share forward passes."""
+"""A queue, and a thread that runs the models. Requests that arrive together share forward passes."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]
-"""Answers rows: one result for each row, which may be an exception."""
+"""Computes one result per row; a result may be an exception."""
 
 
 class QueueFull(Exception):
@@ -36,15 +36,15 @@ class _Job:
 
 
 class Batcher:
-    """Answers rows in one thread; only this thread touches the models.
+    """Answers rows in one thread, the only one that touches the models.
 
-    The oldest request decides what is computed next. Later requests for the same work join it in order, up to
-    ``max_rows`` rows in all; it waits for them for ``max_wait`` seconds after it arrived. A request is never split.
+    The oldest request decides what is computed next. It waits until ``max_wait`` seconds after its arrival for later
+    requests for the same work, which join it in order, up to ``max_rows`` rows in all. Requests are never split.
 
     Args:
-        max_rows: rows of requests that are computed together; a request with more is computed alone.
+        max_rows: rows that are computed together; a larger request is computed alone.
         max_wait: seconds.
-        max_queue: rows that may wait; a row that takes several forward passes counts as many times.
+        max_queue: rows that may wait; a row counts once per forward pass.
         observe: called after each batch with its number of rows and the seconds that it took.
     """
 
@@ -61,7 +61,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Rows that no batch has taken yet; a row counts once for each of its forward passes."""
+        """Rows that no batch has taken yet, counted once per forward pass."""
         return self._waiting
 
     @property
@@ -70,13 +70,13 @@ class Batcher:
         return self._thread.is_alive() and not self._closed
 
     def submit(self, work: Work, rows: Sequence[Any], passes: int = 1) -> Future[list[Any]]:
-        """The results of ``work`` for ``rows``, in their order. Equal ``work`` may be called with more rows at once.
+        """Queue ``rows``; the future holds the results of ``work`` in order. Requests with equal ``work`` share calls.
 
         Args:
-            passes: forward passes that each row takes.
+            passes: forward passes per row.
 
         Raises:
-            QueueFull: the rows do not fit beside those that are waiting.
+            QueueFull: the queue has no room for the rows.
             Closed: :meth:`close` was called.
         """
         job = _Job(work, rows, passes)
@@ -91,7 +91,7 @@ class Batcher:
         return job.future
 
     def close(self) -> None:
-        """Take no more rows, and wait until those that are here are answered."""
+        """Accept no more rows, and wait until the queued ones are answered."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -102,7 +102,7 @@ class Batcher:
             _answer(jobs, self._observe)
 
     def _next(self) -> list[_Job]:
-        """The requests of the next batch; none when the queue is closed and empty."""
+        """The requests of the next batch; empty when the queue is closed and empty."""
         with self._changed:
             while not self._jobs:
                 if self._closed:
@@ -129,7 +129,7 @@ class Batcher:
 
 
 def _answer(jobs: Sequence[_Job], observe: Callable[[int, float], None]) -> None:
-    """Compute the requests together; if that fails, each alone, so that only a faulty request gets no answer."""
+    """Compute the requests together; if that fails, one by one, so that only a faulty request gets no answer."""
     jobs = [job for job in jobs if job.future.running() or job.future.set_running_or_notify_cancel()]
     if not jobs:
         return

@@ -1,7 +1,7 @@
 """The bodies of requests, and the answer to a refused one.
 
-``/predict`` takes the body of text-embeddings-inference, and that of Hugging Face's Inference API, which has options
-under ``parameters``. In the former a list of two strings is a pair; here the task says whether it is a pair or several
+``/predict`` takes the bodies of text-embeddings-inference and of Hugging Face's Inference API, which puts options
+under ``parameters``. A list of two strings is a pair in the former; here, the task decides between a pair and two
 texts.
 """
 
@@ -40,7 +40,7 @@ class PredictBody(BaseModel):
 
     @property
     def may_cut(self) -> bool:
-        """Whether a text that is too long may lose its end."""
+        """Whether texts that are too long may be truncated."""
         return self.truncate and self.truncation_direction == "right"
 
     @property
@@ -63,9 +63,9 @@ class ExplainBody(BaseModel):
 
 
 class Refused(Exception):
-    """A request that is not answered, and why.
+    """Raised to refuse a request.
 
-    ``kind`` is one of text-embeddings-inference's ``error_type`` where it has one.
+    ``kind`` is an ``error_type`` of text-embeddings-inference if there is a suitable one.
     """
 
     def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -74,17 +74,17 @@ class Refused(Exception):
 
 
 def unfit(message: str) -> Refused:
-    """The request is understood, but cannot be answered as it is."""
+    """A 422 for a request that is understood but cannot be answered."""
     return Refused(422, "tokenizer", message)
 
 
 def too_large(message: str) -> Refused:
-    """The request is beyond a limit of the server."""
+    """A refusal of a request beyond a limit of the server."""
     return Refused(413, "validation", message)
 
 
 def parse(body: type[Body], content: bytes) -> Body:
-    """The ``body`` in the JSON ``content``; :class:`Refused` with the first mistake where it is not one."""
+    """Parse the JSON ``content`` as a ``body``; raises :class:`Refused` with the first mistake."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -101,13 +101,13 @@ def parse(body: type[Body], content: bytes) -> Body:
 
 
 def _flattened(values: dict[str, Any], body: type[BaseModel]) -> dict[str, Any]:
-    """``values`` with the options in ``parameters`` beside the others, and without those that are null.
+    """``values`` with the options in ``parameters`` moved to the top level, and without nulls.
 
-    A key that no protocol here has is ignored, unless it is spelt nearly like one that has an effect.
+    Ignores unknown keys, unless they look like a misspelt key that has an effect.
     """
     options = values.get("parameters")
     flat = {**(options if isinstance(options, dict) else {}), **values}
-    if isinstance(options, dict) and "truncate" not in flat and "truncation" in options:  # as transformers calls it
+    if isinstance(options, dict) and "truncate" not in flat and "truncation" in options:  # transformers' name
         flat["truncate"] = options["truncation"] not in (False, "do_not_truncate", None)
     for key in sorted(flat.keys() - body.model_fields.keys() - _FOREIGN):
         if meant := nearest(key.lower(), body.model_fields):
@@ -122,11 +122,11 @@ _FOREIGN = frozenset(
 
 
 def texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:
-    """The texts or pairs in ``inputs``, and whether there is only one, which is then answered outside a list.
+    """The texts or pairs in ``inputs``, and whether there is only one, whose answer then is not in a list.
 
-    Their contents are not checked. A list is one pair, if pairs are read and it holds no list, else several texts or
-    pairs; a text may stand in a list of its own. A pair may also be ``{"text": ..., "text_pair": ...}``, as for
-    transformers' pipelines, and so may a text.
+    Does not check their contents. A list without inner lists is one pair if the task reads pairs; any other list holds
+    several texts or pairs, and a text may be wrapped in a list. As for transformers' pipelines, a text or pair may also
+    be ``{"text": ..., "text_pair": ...}``.
     """
     if isinstance(inputs, str):
         return [inputs], True

@@ -1,6 +1,6 @@
-"""What a server is opened with: its limits, its socket, and the models that it is to serve.
+"""What a server needs before it starts: its limits, its socket, and the names of the models to serve.
 
-Imports no model and no web framework, so that a mistake is reported before the libraries load.
+Imports no model and no web framework, so mistakes are reported before the libraries load.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from pipeline.system.errors import PipelineError
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the server takes."""
+    """Limits of the server."""
 
     max_batch: int = 64
     "Texts or pairs in a request, and in a forward pass."
@@ -62,10 +62,10 @@ def check_serve(store: Path, host: str, port: int, target: str | None, backbone:
 
 
 def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> list[str]:
-    """The names of models to try to load first, for :func:`pipeline.runs.model.load`: ``target``, or every task.
+    """Names of the models to try first, for :func:`pipeline.runs.model.load`: ``target``, or every task.
 
     Raises:
-        PipelineError: the store has none, or not the target, or some on several backbones of which none is named.
+        PipelineError: the store has no models, or lacks the target, or has several backbones and none was named.
     """
     store.check()
     artifacts = store.artifacts()
@@ -91,12 +91,12 @@ def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> li
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on ``host`` and ``port``; port 0 is any that is free.
+    """A listening socket on ``host`` and ``port``; port 0 picks a free port.
 
-    It listens at once, though requests wait until models are loaded: two servers can bind one port until one listens.
+    It listens before models are loaded, so early requests wait: until one listens, two servers can bind the same port.
 
     Raises:
-        PipelineError: there is no such address here, or it is taken or forbidden.
+        PipelineError: the address does not exist on this machine, is taken, or is forbidden.
     """
     if not 0 <= port < 2**16:
         raise PipelineError(f"--port {port}: give 0 to {2**16 - 1}")

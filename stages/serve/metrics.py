@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's Prometheus metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """The metrics of one server, in a registry of its own; threads may add to them at once.
+    """The metrics of one server, in a separate registry; thread-safe.
 
     Args:
-        waiting: reads how many rows wait.
-        loaded: reads how many models are in memory.
+        waiting: returns the number of waiting rows.
+        loaded: returns the number of models in memory.
     """
 
     def __init__(self, waiting: Callable[[], float], loaded: Callable[[], float]) -> None:

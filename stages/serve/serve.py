@@ -1,4 +1,4 @@
-"""The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
+"""Serve the models of a store over HTTP with one backbone in memory, and pick up changes of the store."""
 
 import os
 import traceback
@@ -22,7 +22,7 @@ from stages.serve.door import Limits, address_of, hosts_of, is_loopback, listen,
 from stages.serve.server import run
 
 Key = tuple[str, str]
-"""Run and digest: a run that was trained again has other contents."""
+"""Run and digest, because a run that was trained again has different contents."""
 
 
 def serve(
@@ -35,17 +35,17 @@ def serve(
     precision: Precision,
     limits: Limits,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP; then answer the requests that have arrived, and return.
+    """Serve until SIGINT, SIGTERM or SIGHUP, then answer the requests that have arrived and return.
 
-    A line on standard output says where the server is, once it answers.
+    Prints the server's address on standard output once it answers.
 
     Args:
-        target: what ``POST /predict`` asks: a task, TASK@RUN or the folder of an artifact of the store; None: the only
-            task, if there is one.
-        backbone: folder or Hub id; None: the one that the target's manifest or all the store's name.
+        target: the model of ``POST /predict``: a task, TASK@RUN or an artifact's folder in the store; None: the only
+            task, if there is just one.
+        backbone: folder or Hub id; None: the one named by the target's manifest, or by all manifests in the store.
 
     Raises:
-        PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
+        PipelineError: the address is taken, the model does not exist, or the store has models of several backbones.
     """
     with listen(host, port) as bound:
         shelf = StoreShelf.open(store, target, backbone, precision, limits.max_models)
@@ -57,7 +57,7 @@ def serve(
 
 
 class ServedModel:
-    """A model as the server's queue asks it."""
+    """A model wrapped for the server's queue."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -65,18 +65,18 @@ class ServedModel:
         self.is_pair = model.is_pair
 
     def check(self, text: object, where: str) -> Text:
-        """The text or pair as the model reads it; a :class:`PipelineError` that says ``where`` it stands if unfit."""
+        """The text or pair as the model reads it; raises a :class:`PipelineError` that names ``where`` if unfit."""
         first, *second = self.model.check(text, where)
         return (first, second[0]) if second else first
 
     def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
-        """An answer a row, which is a text or pair and whether it may be cut; those that may not are measured."""
+        """One answer per row (a text or pair, and whether it may be cut), or TooLong if it may not but would be."""
         model = self.model
         uncut = [number for number, (_, truncate) in enumerate(rows) if not truncate]
         lengths = dict(zip(uncut, model.lengths([rows[number][0] for number in uncut]), strict=True)) if uncut else {}
         long = {number: length for number, length in lengths.items() if length > model.max_length}
         kept = [number for number in range(len(rows)) if number not in long]
-        # The queue has cut the batch: one forward pass answers it.
+        # The queue limits the batch, so one forward pass answers it.
         texts = [rows[number][0] for number in kept]
         predicted = dict(zip(kept, model.predict(texts, batch_size=max(1, len(texts))), strict=True))
         return [
@@ -92,28 +92,28 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What the store holds for the server's backbone."""
+    """The store's artifacts for the server's backbone."""
 
     best: dict[str, Artifact] = field(default_factory=dict)
-    """What is asked by a task's name."""
+    """The artifact that a task's name stands for."""
     runs: dict[str, Artifact] = field(default_factory=dict)
-    """Every artifact as TASK@RUN."""
+    """Every artifact by TASK@RUN."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why an artifact could not be loaded, and how its files stood then."""
+    """Why an artifact could not be loaded, and the state of its files at that time."""
 
     reason: str
     files: dict[str, tuple[int, int]]
 
 
 class StoreShelf:
-    """The models of a store on the backbone of ``base``, which are loaded beside it.
+    """The models of a store that share the backbone of ``base``.
 
-    A task's name asks its fusion or adapter with the highest dev score. Those are loaded at the start, as many as there
-    is room for; others when they are asked for, in place of the model that was not asked longest. All share one copy
-    of the backbone's weights.
+    A task's name stands for its fusion or adapter with the highest dev score. The shelf loads these at the start, as
+    many as fit, and others on request, replacing the least recently used model. All share one copy of the backbone's
+    weights.
     """
 
     def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.max_models) -> None:
@@ -139,7 +139,7 @@ class StoreShelf:
         precision: Precision,
         most: int = Limits.max_models,
     ) -> "StoreShelf":
-        """The shelf of the store ``root``, with ``most`` models in memory at most; raises as :func:`serve`."""
+        """The shelf of the store ``root`` with at most ``most`` models in memory; raises as :func:`serve`."""
         store = Store(root)
         problems: list[PipelineError] = []
         for task in tasks_to_serve(store, target, backbone):
@@ -148,7 +148,7 @@ class StoreShelf:
             except PipelineError as error:
                 problems.append(error)
                 continue
-            if target is not None:  # TASK or TASK@RUN, with the task's own name for an alias
+            if target is not None:  # TASK or TASK@RUN; an alias becomes the task's name
                 task, run, _ = parse_model(target, root)
                 target = f"{task}@{run}" if run else task
             return cls(base, store, target, most)
@@ -156,7 +156,7 @@ class StoreShelf:
 
     @property
     def default(self) -> str | None:
-        """What ``POST /predict`` asks."""
+        """The name of the model that answers ``POST /predict``."""
         tasks = self.tasks
         return self._named_default or (tasks[0] if len(tasks) == 1 else None)
 
@@ -170,7 +170,7 @@ class StoreShelf:
         return len(self._memory)
 
     def models(self) -> list[dict[str, Any]]:
-        """Every model that can be asked, by its name TASK@RUN."""
+        """Every available model, named TASK@RUN."""
         listing, default = self._listing, self.default
         best = {_key(artifact) for artifact in listing.best.values()}
         return [
@@ -205,12 +205,12 @@ class StoreShelf:
         return self._memory.get(_key(artifact))
 
     def load(self, name: str) -> ServedModel:
-        """The same, loaded if need be; KeyError for an unknown name, a PipelineError for a damaged model."""
+        """Like :meth:`find`, but loads the model if needed; KeyError if unknown, PipelineError if damaged."""
         artifact, listing = self._artifact(name), self._listing
         if artifact is None:
             raise KeyError(name)
         if name in listing.best and _key(artifact) not in self._memory:
-            # One that turns out to be damaged gives way to the next best, as at the start.
+            # If the best is damaged, the next best takes its place, as at the start.
             own = [each for each in listing.runs.values() if each.manifest.task == name]
             artifact = self._loadable(own) or artifact
             self._listing = _Listing({**listing.best, name: artifact}, listing.runs)
@@ -219,17 +219,17 @@ class StoreShelf:
         return served
 
     def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
-        """What explains an answer of the model, with the adapters beside it in memory, and its forward passes."""
+        """A function that explains the model's answers, with its adapters in memory, and its forward passes."""
         model = self.load(name).model
         singles = [self._load(artifact).model for artifact in model.beside()]
         self._forget()
         return lambda text: explain(model, text, singles), passes_of(model, singles)
 
     def refresh(self) -> int:
-        """Serve what the store holds now; returns how many tasks got another model.
+        """Reload the store's listing and changed models; returns how many tasks got another model.
 
-        What cannot be read or loaded is reported once, and what was served before stays. An artifact that could not be
-        loaded is tried again when its files change: it may have been seen while it was copied.
+        Reports once what cannot be read or loaded, and goes on serving what was there before. Retries a failed artifact
+        when its files change, because it may have been read while being copied.
         """
         try:
             self._store.check()
@@ -250,7 +250,7 @@ class StoreShelf:
         for artifact in usable:
             by_task[artifact.manifest.task].append(artifact)
         for task, own in sorted(by_task.items()):
-            # Where there is no room a model is read when it is asked for; one that is asked now is swapped when ready.
+            # Without room, a model is loaded on request; a model in use is swapped when its successor is ready.
             is_asked = task in before and _key(before[task]) in self._memory
             has_room = len(self._memory) < self._most
             chosen = self._loadable(own) if is_asked or has_room else best_of(own, "auto")
@@ -263,20 +263,20 @@ class StoreShelf:
         return sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
 
     def _tell_other_meanings(self, chosen: Artifact, own: Sequence[Artifact]) -> None:
-        """Say once that a task's models of other classes are not ``chosen``; :func:`load` has said it of the base."""
+        """Report once that models of a task with other classes are not ``chosen``; :func:`load` reports the base's."""
         note = other_meaning_note(chosen, own)
         if note and note not in self._told and chosen != self._base.artifact:
             notice(note)
         self._told.add(note)
 
     def _loadable(self, artifacts: Sequence[Artifact]) -> Artifact | None:
-        """The best of a task's artifacts that can be loaded, which then is in memory."""
+        """Load the best loadable artifact of a task and return it."""
         left = list(artifacts)
         while (best := best_of(left, "auto")) is not None:
-            files = self._files_of(best)  # before they are read
+            files = self._files_of(best)  # before loading, so that a later change is noticed
             try:
                 self._load(best)
-            except Exception as error:  # whatever is wrong with one model, the others are served
+            except Exception as error:  # one faulty model must not stop the others
                 self._note(best, error, files)
                 left.remove(best)
             else:
@@ -285,7 +285,7 @@ class StoreShelf:
         return None
 
     def _files_of(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
-        """When each file that the artifact is loaded from has changed, and its size."""
+        """Modification time and size of every file that the artifact is loaded from."""
         manifest, files = artifact.manifest, dict[str, tuple[int, int]]()
         sources = [self._store.root / "adapters" / source.task / source.run for source in manifest.sources]
         for folder in (artifact.folder, *sources):
@@ -304,7 +304,7 @@ class StoreShelf:
         return self._memory[key]
 
     def _forget(self) -> None:
-        """Let go of models that the store no longer has, and where there are too many of those not asked longest."""
+        """Drop models that the store no longer has, and the least recently used ones if there are too many."""
         listing = self._listing
         served = {_key(artifact) for artifact in (*listing.best.values(), *listing.runs.values())}
         gone = [key for key in self._memory if key not in served]
@@ -318,7 +318,7 @@ class StoreShelf:
         return listing.best.get(name) or listing.runs.get(name)
 
     def _note(self, artifact: Artifact, error: Exception, files: dict[str, tuple[int, int]]) -> None:
-        """Keep why an artifact with these ``files`` could not be loaded, and say so if it is news."""
+        """Record why an artifact with these ``files`` could not be loaded, and report it if it is new."""
         reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
         key, manifest = _key(artifact), artifact.manifest
         if key not in self._failed or self._failed[key].reason != reason:

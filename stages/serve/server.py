@@ -1,4 +1,4 @@
-"""The process of the server, and a stop that loses no request."""
+"""Run the server process, and stop it without losing a request."""
 
 import signal
 import socket
@@ -13,22 +13,22 @@ from pipeline.system.streams import notice
 
 _STOP_SECONDS = 60
 _IDLE_SECONDS = 75
-"""A connection without a request stays open longer than proxies keep theirs (60 s as a rule), which would meet a closed
-one now and then and answer 502."""
+"""Idle connections stay open longer than proxies keep theirs (usually 60 s); otherwise a proxy would sometimes meet a
+closed one and answer 502."""
 
 
 def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
-    """Serve ``app`` until a signal; then answer what has arrived and return. The second SIGINT or SIGTERM kills.
+    """Serve ``app`` until a signal, then answer what has arrived and return. A second SIGINT or SIGTERM kills.
 
     Args:
-        started: called once requests are answered.
+        started: called once the server answers requests.
     """
     with closing(bound):
         _Server(configured(app), started).run([bound])
 
 
 def configured(app: Any) -> uvicorn.Config:
-    """How ``app`` is served."""
+    """Uvicorn's configuration for ``app``."""
     return uvicorn.Config(
         app,
         http="h11",
@@ -44,7 +44,7 @@ def configured(app: Any) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server; a signal ends it as a success."""
+    """Uvicorn's server, which a signal ends with success."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)

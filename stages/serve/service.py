@@ -1,4 +1,4 @@
-"""Answer requests with the models of a store: the queue, and the thread that loads models."""
+"""Answer requests with the models of a store, by a queue and a thread that loads models."""
 
 import asyncio
 import sys
@@ -37,17 +37,17 @@ class Shelf(Protocol):
         """The :class:`stages.serve.serve.ServedModel` of a task or TASK@RUN if it is in memory, else None."""
 
     def load(self, name: str) -> Any:
-        """The same, loaded if need be; KeyError for an unknown name."""
+        """Like :meth:`find`, but loads the model if needed; KeyError for an unknown name."""
 
     def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
-        """What explains an answer of the model, and its forward passes for a text; KeyError for an unknown name."""
+        """A function that explains an answer, and its forward passes per text; KeyError for an unknown name."""
 
     def refresh(self) -> int:
-        """Serve what the store holds now; returns how many tasks got another model."""
+        """Pick up changes of the store; returns how many tasks got another model."""
 
 
 class Service:
-    """Answers requests: it has the shelf, the queue, and the thread that loads models."""
+    """Answers requests with the shelf, the queue, and the thread that loads models."""
 
     def __init__(self, shelf: Shelf, limits: Limits) -> None:
         self.shelf, self.limits = shelf, limits
@@ -62,7 +62,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self, _app: object) -> AsyncIterator[None]:
-        """Check the store regularly; at the end answer the requests that wait."""
+        """Check the store regularly; at the end, answer the waiting requests."""
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -97,15 +97,15 @@ class Service:
     async def _named(self, name: str, action: Callable[[str], T]) -> T:
         try:
             return await self._loading(action, name)
-        except KeyError:  # it was removed meanwhile
+        except KeyError:  # removed in the meantime
             raise self._unknown(name) from None
         except PipelineError as error:
             raise Refused(503, "unhealthy", f"model {shortened(name)} cannot be loaded: {error}") from None
-        except RuntimeError:  # of an executor that is shut down
+        except RuntimeError:  # the executor has shut down
             raise _stopping() from None
 
     def check_known(self, name: str) -> None:
-        """Refuse an unknown name here, where it costs no time of the thread that loads."""
+        """Refuse an unknown name without taking the loading thread's time."""
         if not self.shelf.has(name):
             raise self._unknown(name)
 
@@ -114,7 +114,7 @@ class Service:
         return Refused(404, "not_found", f"no model {shortened(name)}: there are those of {known}")
 
     async def predict(self, model: Any, body: PredictBody) -> list[Any]:
-        """The answer to one text or pair, or a list of the answers to several."""
+        """The answer to one text or pair, or a list of answers to several."""
         texts, single = self.read(model, body.inputs)
         results = await self.compute(model.answers, [(text, body.may_cut) for text in texts])
         for number, result in enumerate(results):
@@ -124,7 +124,7 @@ class Service:
         return listed[0] if single and body.parameters is None else listed
 
     def read(self, model: Any, inputs: Any) -> tuple[list[Text], bool]:
-        """The texts or pairs that the model can answer, and whether it is one alone."""
+        """The checked texts or pairs for the model, and whether the request holds just one."""
         texts, single = texts_of(inputs, model.is_pair)
         if len(texts) > self.limits.max_batch:
             raise too_large(
@@ -145,7 +145,7 @@ class Service:
     async def compute(
         self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any], passes: int = 1
     ) -> list[Any]:
-        """The results of ``work`` for the rows, computed in the models' thread; one row takes ``passes`` passes."""
+        """The results of ``work`` for the rows, computed in the models' thread with ``passes`` passes per row."""
         try:
             return await asyncio.wrap_future(self.batcher.submit(work, rows, passes))
         except QueueFull:
@@ -159,9 +159,9 @@ class Service:
             raise _stopping() from None
 
     async def predict_all(self, body: PredictAllBody) -> dict[str, Any]:
-        """The answers of several tasks, and why a task that the request did not name has none.
+        """The answers of several tasks, and for tasks left out (never ones that the request names) the reasons.
 
-        Tasks are answered one after the other: together they could need more rows than the queue holds.
+        Answers one task after the other, because together they could need more rows than the queue holds.
         """
         answers: dict[str, Any] = {}
         refusals: dict[str, Refused] = {}
@@ -179,7 +179,7 @@ class Service:
         return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
 
     def _check_named(self, names: Sequence[str]) -> None:
-        """Refuse an empty list, a name that is unknown or repeated, and more names than models that stay in memory."""
+        """Refuse an empty list, unknown or repeated names, and more names than models fit in memory."""
         if not names:
             raise unfit("tasks is empty: name at least one, or leave it out for all")
         seen = set[str]()
@@ -198,7 +198,7 @@ class Service:
         if others or not single:
             raise unfit("inputs is a list: an explanation is of one text or pair")
         explained, passes = await self._named(name, self.shelf.explainer)
-        # An explanation that needs more passes than the queue holds is computed when nothing else waits.
+        # An explanation with more passes than the queue holds is computed when nothing else waits.
         (result,) = await self.compute(lambda _: [explained(text)], [text], min(passes, self.limits.max_queue))
         return result
 
