@@ -1,8 +1,8 @@
-"""Write a trained model as stock AdapterHub and transformers load it, and a script that asks it there.
+"""Write a trained model in a form that stock AdapterHub and transformers load, with a script that runs it.
 
-An adapter, or a fusion with its adapters, goes into AdapterHub's files, and a model whose backbone was trained into
-those of transformers. Where these libraries have the head it is in their files too; elsewhere the script pools and
-applies it.
+An adapter, or a fusion with its adapters, goes into AdapterHub's files; a model with a trained backbone goes into
+those of transformers. If these libraries have the head, their files include it; otherwise the script pools and applies
+it.
 """
 
 import shutil
@@ -43,7 +43,7 @@ _CODE = Environment(
 
 
 def write(trained: Trained, folder: Path) -> Written:
-    """Write the model; raises a :class:`PipelineError` that says which format to use if these libraries lack a part."""
+    """Write the model; raises a :class:`PipelineError` that names a suitable format if these libraries lack a part."""
     if problem := _why_not(trained):
         raise PipelineError(
             f"run {trained.run} ({trained.kind} of '{trained.task.name}'): {problem}: use --format onnx"
@@ -89,7 +89,7 @@ def write(trained: Trained, folder: Path) -> Written:
 
 
 def _code(trained: Trained, layout: Layout, stock_head: bool, whole: bool) -> str:
-    """Python that loads the model and asks it; ``stock_head``: the head is in the libraries' own files."""
+    """Python that loads the model and runs it; ``stock_head``: the head is in the libraries' files."""
     loader = "AutoAdapterModel" if stock_head else "AutoModel"
     return _CODE.render(
         whole=whole,
@@ -131,7 +131,7 @@ def _why_not(trained: Trained) -> str:
 
 
 def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -> Layout:
-    """Write adapters and fusion by AdapterHub's own calls; returns the layout, ``adapter`` or ``fusion``."""
+    """Write adapters and fusion with AdapterHub's functions; returns the layout, ``adapter`` or ``fusion``."""
     artifact, task = trained.artifact, trained.task.name
     assert artifact is not None
     if artifact.manifest.kind == "adapter":
@@ -145,7 +145,7 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
         _add_joined(model, trained, joined)
         model.save_adapter(str(folder), task, use_safetensors=True)
         return "adapter"
-    # Into the encoder, as which it was saved: AdapterHub finds a fusion's tensors only under the same names.
+    # Load into the encoder, from which it was saved: AdapterHub finds a fusion's tensors only under the same names.
     encoder = model.base_model
     names = [encoder.load_adapter(str(each.folder), use_safetensors=True) for each in trained.adapters]
     encoder.load_adapter_fusion(str(artifact.folder), use_safetensors=True)
@@ -156,7 +156,7 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
 
 @torch.no_grad()
 def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tensor]]) -> None:
-    """Add the one bottleneck adapter that a fusion is, with its weights at each site."""
+    """Add the bottleneck adapter equivalent to a fusion, with its weights at each site."""
     task, recipe = trained.task.name, trained.recipe
     config = bottleneck_of(recipe, model.config, len(joined[0]["down.bias"]))
     model.add_adapter(task, config=config.replace(leave_out=sorted(recipe.adapter.drop_layers)))
@@ -169,7 +169,7 @@ def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tens
 
 
 def _encoder_alone(trained: Trained) -> Any:
-    """The trained encoder without what was changed in it to compute faster."""
+    """The trained encoder without the changes that make it faster."""
     encoder: Any = trained.model.backbone
     pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
     model = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)

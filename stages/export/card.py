@@ -25,11 +25,11 @@ def write_card(
     checked: Checked,
     licence: str | None,
 ) -> None:
-    """Write ``README.md``, whose code loads the model from the folder that it stands in.
+    """Write ``README.md``, whose code loads the model from the same folder.
 
     Args:
-        scores: the run's scores, the rows behind them and what it was trained on; None: not recorded.
-        others: the tasks beside its own that it learned from.
+        scores: the run's scores, their numbers of rows, and its training data; None: not recorded.
+        others: the other tasks that it learned from.
     """
     sources = [adapter.manifest.task for adapter in trained.adapters]
     what = f"fusion of adapters ({', '.join(sources)})" if trained.kind == "fusion" else _KINDS.get(trained.kind)

@@ -1,4 +1,4 @@
-"""Whether an exported folder answers as the model that it was made of."""
+"""Check that an exported folder gives the same answers as its model."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pipeline.system.errors import PipelineError
 from stages.export.trained import SCRIPT, Texts, Trained
 
 TOLERANCE = 1e-4
-"""The largest difference that rounding in fp32 explains: of an output or probability, or of a score in its unit."""
+"""Largest difference that fp32 rounding explains, in an output, a probability, or a score in its unit."""
 
 Answers = Mapping[str, np.ndarray]
 """``outputs`` of the head (B, k), and ``probabilities`` (B, C) or ``scores`` (B,)."""
@@ -20,24 +20,24 @@ Answers = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an export's answers are from the model's own."""
+    """How far an export's answers are from the model's."""
 
     rows: int
     batches: int
     difference: float
-    """The largest one of the outputs, the probabilities or the scores, whichever come nearest to what is allowed."""
+    """Largest difference in outputs, probabilities or scores, whichever come closest to their limit."""
     allowed: float
-    """The largest difference of these that rounding in fp32 explains."""
+    """That limit: the largest difference that fp32 rounding explains."""
     agree: float | None
     """Share of rows with the same class; None for scores."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """How far the export's answers are from the model's."""
+    """The result of comparing an export's answers with the model's."""
 
     texts: str
-    """Where the compared texts are from."""
+    """Where the compared texts come from."""
     fp32: Agreement
     int8: Agreement | None = None
 
@@ -55,7 +55,7 @@ class Checked:
 
 def script_of(folder: Path) -> Callable[[Texts], Answers]:
     """The function ``answer`` of the script in ``folder``, as a user's program would import it."""
-    # Compiled here: an import would leave its cache in the folder.
+    # Compiled here because an import would leave its cache in the folder.
     file = folder / SCRIPT
     names: dict[str, Any] = {"__name__": "exported", "__file__": str(file)}
     exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
@@ -64,7 +64,7 @@ def script_of(folder: Path) -> Callable[[Texts], Answers]:
 
 
 def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> Agreement:
-    """Ask the script in ``folder`` in batches of many sizes, and so of many lengths."""
+    """Compare the answers of the script in ``folder``, in batches of many sizes and so of many lengths."""
     answer, batches = script_of(folder), list(_batches(len(texts)))
     parts = [answer([*texts][batch]) for batch in batches]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -82,7 +82,7 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
 
 
 def score_unit(task: Task) -> float:
-    """What an output of 1 adds to a score, at least 1; more where the scores themselves are too large for fp32.
+    """What an output of 1 adds to a score, at least 1; more if the scores are too large for fp32.
 
     A score of 5,000 has steps of 0.0005 in fp32.
     """
@@ -96,7 +96,7 @@ def _output_unit(trained: Trained) -> float:
 
 
 def check(agreement: Agreement, folder: Path) -> None:
-    """Raise a :class:`PipelineError` where more than rounding is different."""
+    """Raise a :class:`PipelineError` if answers differ by more than rounding."""
     if not agreement.difference <= agreement.allowed:
         raise PipelineError(
             f"{folder}: not written: the exported model's answers differ from the model's own by"

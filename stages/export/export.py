@@ -1,4 +1,4 @@
-"""Export a trained model for other programs: as a folder that is checked against the model before it appears."""
+"""Export a trained model for other programs, as a folder that is checked against the model before it appears."""
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -40,11 +40,11 @@ _DEV_ROWS, _DRAWN_ROWS = 200, 24
 
 @dataclass(frozen=True)
 class Published:
-    """Where on the Hub an export is, or would be."""
+    """An export's place on the Hub, uploaded or not."""
 
     address: str
     files: tuple[tuple[str, int], ...]
-    """Names and bytes."""
+    """Names and sizes in bytes."""
     uploaded: bool
 
 
@@ -80,17 +80,17 @@ def export(
     push_to: str | None = None,
     upload: bool = False,
 ) -> Export:
-    """Write the model of ``target`` into ``folder``, which appears when its answers are those of the model.
+    """Write the model of ``target`` into ``folder``, which appears only if its answers match the model's.
 
     Args:
-        int8: onnx: then store the weights as 8-bit integers.
-        using: as for ``predict``, but for ensembles.
-        licence: the identifier that the model card names.
-        push_to: the repository of the Hub that the folder is sent to if ``upload`` says so; else it is only named.
+        int8: store the weights as 8-bit integers (onnx only).
+        using: as for ``predict``, except ensembles.
+        licence: identifier for the model card.
+        push_to: Hub repository for the folder; without ``upload``, only lists what would be sent.
 
     Raises:
-        PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
-            folder with files that no export wrote.
+        PipelineError: the model does not exist, the format cannot hold it, its answers differ by more than rounding, or
+            the folder has files that no export wrote.
     """
     check_place(folder)
     kept = target_of(workspace.task(target), using, workspace, ())
@@ -113,7 +113,7 @@ def export(
             write_card(trained, temporary, written, *_scores(kept), checked, licence)
             described = read_json(temporary / TASK_FILE, "")
             write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
-            check_place(folder)  # again: minutes have passed
+            check_place(folder)  # again, because minutes have passed
     published = None
     if push_to is not None:
         address = hub.push(folder, push_to) if upload else hub.address_of(push_to)
@@ -145,9 +145,9 @@ def _restored(target: Target) -> Trained:
 
 
 def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:
-    """What the run's record knows of its scores and rows, else its manifest, and the other tasks that it learned from.
+    """Scores and rows from the run's record, or else its manifest, and the other tasks that it learned from.
 
-    Of the latter only those whose description is at hand; the card has the others' names.
+    Includes only the tasks whose description is available; the card names the others.
     """
     task, workspace = target.task.name, target.workspace
     record = workspace.ledger.find(target.run)
@@ -163,7 +163,7 @@ def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:
         manifest = target.trained.manifest
         scores = dict.fromkeys((*names, "train_rows")) | manifest.model_dump(include={*names, "seed", "dev_rows"})
         scores |= {"added": [extra.task for extra in manifest.recipe.extra], "beside": []}
-    before = seen_by(task, target.run, workspace)["task"].unique()  # the first to be trained first
+    before = seen_by(task, target.run, workspace)["task"].unique()  # in training order
     scores["before"] = [name for name in before if name not in (task, *scores["beside"])]
     others = list[Task]()
     for name in dict.fromkeys((*scores["before"], *scores["beside"], *scores["added"])):
@@ -173,7 +173,7 @@ def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:
 
 
 def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
-    """The training rows of a run; of a pruned fusion, which trained on none, those of the one that it is a part of."""
+    """The training rows of a run; a pruned fusion, which does not train, has those of the fusion that it comes from."""
     while record.manifest is not None and (origin := record.manifest.pruned_from) is not None:
         before = ledger.find(origin)
         if before is None:
@@ -183,9 +183,9 @@ def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
 
 
 def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:
-    """Texts to compare answers on, rows of dev if there are any and drawn ones of all lengths, and what they are."""
+    """Texts to compare answers on (dev rows, if any, and random texts of all lengths), and their description."""
     dev: list[tuple[str, ...]] = []
-    with suppress(PipelineError):  # rows that cannot be read are no reason not to export
+    with suppress(PipelineError):  # unreadable rows must not prevent an export
         if any(has_rows(trained.task, data) for data in workspace.splits.folders):
             dev = _some_of(load_split(trained.task, workspace.splits.folder_of(trained.task), "dev"))
     drawn = [
@@ -204,7 +204,7 @@ def _some_of(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _drawn(trained: Trained, number: int) -> str:
-    """A text of tokens at random, up to half as long again as what the model reads."""
+    """A text of random tokens, up to 1.5 times the length that the model reads."""
     generator = np.random.default_rng([0, number])
     fast, most = trained.tokenizer.fast, trained.recipe.max_length
     assert most is not None
@@ -214,7 +214,7 @@ def _drawn(trained: Trained, number: int) -> str:
 
 
 def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
-    """What ``predict`` computes in fp32."""
+    """The answers of ``predict`` in fp32."""
     columns = ["text_a", "text_b"][: len(trained.task.text)]
     rows = pd.DataFrame(texts, columns=columns, dtype=object)
     rows.insert(0, "id", [str(number) for number in range(len(rows))])

@@ -12,11 +12,11 @@ from stages.export.trained import Trained
 
 
 class Answering(nn.Module):
-    """``outputs`` (B, k) of the head and the answer, probabilities (B, C) or scores (B,), of B rows.
+    """The head's ``outputs`` (B, k) and the answer, probabilities (B, C) or scores (B,), for B rows.
 
-    Its arguments are those of the backbone, (B, T) each, for each input of a row: of siamese pairs those of the first
-    texts, then those of the second, which may have another T. Where the model keeps the beginning and the end of a long
-    text, it takes texts of any length and cuts them itself.
+    Its arguments are the backbone's, all (B, T), for each input of a row: siamese pairs give those of the first texts,
+    then those of the second, with possibly another T. If the model keeps the beginning and the end of a long text, it
+    takes texts of any length and cuts them.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -26,7 +26,7 @@ class Answering(nn.Module):
         self.siamese = trained.recipe.encoding == "siamese" and trained.task.is_pair
         self.most = trained.recipe.max_length if trained.cuts_middle else None
         self.read = objective_of(trained.task, trained.recipe).read
-        # The same function in fewer and larger products.
+        # The same function with fewer, larger matrix products.
         use_fusion_implementation(trained.model.backbone, "fast")
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,9 +46,9 @@ class Answering(nn.Module):
 
 
 def cut_middle(tensors: tuple[Tensor, ...], most: int) -> tuple[Tensor, ...]:
-    """Ids, mask and token types (B, T) of texts, cut to their first and last tokens, ``most`` in all.
+    """Cut ids, mask and token types (B, T) to a text's first and last tokens, ``most`` in all.
 
-    As :func:`pipeline.data.tokens.tokenise` cuts; padding is on the right.
+    Cuts like :func:`pipeline.data.tokens.tokenise`; padding is on the right.
     """
     lengths = tensors[1].sum(dim=1, keepdim=True)
     positions = torch.arange(tensors[0].shape[1], device=tensors[0].device)[:most].unsqueeze(0)
@@ -57,19 +57,19 @@ def cut_middle(tensors: tuple[Tensor, ...], most: int) -> tuple[Tensor, ...]:
 
 
 def names_of(trained: Trained) -> list[str]:
-    """The names of the arguments of :class:`Answering`: ``input_ids``, or ``input_ids_1`` and so on of several."""
+    """The argument names of :class:`Answering`: ``input_ids``, or with several inputs ``input_ids_1`` and so on."""
     kinds = BACKBONE_INPUTS if trained.tokenizer.token_types else BACKBONE_INPUTS[:2]
     several = len(trained.inputs) > 1
     return [f"{kind}_{number}" if several else kind for number in range(1, len(trained.inputs) + 1) for kind in kinds]
 
 
 def example_of(trained: Trained) -> tuple[Tensor, ...]:
-    """Arguments to trace with. Sizes of 0 and 1 would be taken for constants."""
+    """Arguments for tracing. Tracing would take sizes of 0 and 1 for constants."""
     return tuple(torch.ones(3, min(7, trained.backbone.max_length), dtype=torch.long) for _ in names_of(trained))
 
 
 def sizes_of(trained: Trained) -> tuple[dict[int, Dim], ...]:
-    """The sizes of the arguments that are free: rows, and the length of each input."""
+    """The dynamic sizes of the arguments: rows, and the length of each input."""
     rows, names = Dim("rows"), names_of(trained)
     lengths = [Dim(name, max=trained.backbone.max_length) for name in ("length", "length_2")]
     kinds = len(names) // len(trained.inputs)

@@ -1,4 +1,4 @@
-"""Where an export goes: its folder, and a repository of the Hugging Face Hub.
+"""Destinations of an export: its folder, and a repository on the Hugging Face Hub.
 
 Imports no model, so that mistakes are reported before the libraries load.
 """
@@ -28,12 +28,12 @@ def check(task: str, using: str, folder: Path, push_to: str | None, store: Path,
 
 
 def check_place(folder: Path) -> None:
-    """Refuse to replace a folder that holds what no export wrote, such as notes or the ``.git`` of a repository."""
+    """Refuse to replace a folder with files that no export wrote, such as notes or a repository's ``.git``."""
     with writing(folder):
         if folder.exists() and not folder.is_dir():
             raise PipelineError(f"--output {folder}: this is a file: name a folder")
         earlier = list[str]()
-        with suppress(PipelineError):  # it is missing, or no file of ours
+        with suppress(PipelineError):  # missing, or not written by an export
             earlier = files_in(read_json(folder / TASK_FILE, ""))
         if (other := next((name for name in names_in(folder) if name not in earlier), None)) is not None:
             raise PipelineError(
@@ -43,7 +43,7 @@ def check_place(folder: Path) -> None:
 
 
 def names_in(folder: Path) -> Iterator[str]:
-    """What stands in ``folder`` at any depth, without folders and what Python caches of scripts."""
+    """All files in ``folder`` at any depth, except Python's caches."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
         if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in name.parts:
@@ -51,7 +51,7 @@ def names_in(folder: Path) -> Iterator[str]:
 
 
 def check_name(name: str) -> None:
-    """Raise a :class:`PipelineError` unless ``name`` can be a repository's, OWNER/NAME."""
+    """Raise a :class:`PipelineError` unless ``name`` is a valid repository name, OWNER/NAME."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -61,23 +61,23 @@ def check_name(name: str) -> None:
 
 
 def files_of(folder: Path) -> list[tuple[str, int]]:
-    """The files of an export with their bytes, as they would be named in a repository."""
+    """The files of an export by their names in a repository, with sizes in bytes."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in files]
 
 
 def address_of(name: str) -> str:
-    """Where people see the repository."""
+    """The repository's web address."""
     return f"{constants.ENDPOINT}/{name}"
 
 
 def push(folder: Path, name: str) -> str:
-    """Upload an export into the repository ``name``, which is made private if there is none; returns its address.
+    """Upload an export to the repository ``name``, creating a private one if needed; returns its address.
 
-    Files of an earlier export there that this one lacks are deleted in the same commit; other files stay.
+    The same commit deletes files of an earlier export that this one lacks; other files stay.
 
     Raises:
-        PipelineError: no token, no right to write there, or the Hub cannot be reached.
+        PipelineError: there is no token or write permission, or the Hub cannot be reached.
     """
     api = HfApi()
     with _hub(name):
@@ -90,14 +90,14 @@ def push(folder: Path, name: str) -> str:
 
 
 def _earlier_files(name: str) -> list[str]:
-    """The files of the export that the repository holds; none where it holds no export."""
+    """The files of the export in the repository; empty if it has none."""
     answer = get_session().get(
         hf_hub_url(name, TASK_FILE), headers=build_hf_headers(), timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
     )
     try:
         hf_raise_for_status(answer)
         return files_in(json.loads(answer.content))
-    except (EntryNotFoundError, ValueError):  # it has no such file, or not one of ours
+    except (EntryNotFoundError, ValueError):  # missing, or not written by an export
         return []
 
 

@@ -1,8 +1,8 @@
-"""Write a trained model as ONNX: one file from token ids to probabilities, and a script that asks it.
+"""Write a trained model as ONNX: one file from token ids to probabilities, and a script that runs it.
 
-The graph comes from ``torch.onnx`` on top of ``torch.export``, in fp32, with any number of rows and any length up to
-what the backbone reads. int8 is onnxruntime's dynamic quantisation: weights as 8-bit integers, activations quantised as
-they come.
+The graph comes from ``torch.onnx`` on top of ``torch.export``, in fp32, with any number of rows and any length that
+the backbone reads. int8 is onnxruntime's dynamic quantisation: weights are 8-bit integers, and activations are
+quantised at run time.
 """
 
 import logging
@@ -24,11 +24,11 @@ from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
 
 MODEL_FILE = "model.onnx"
 SCRIPT_SOURCE = Path(__file__).parent / "scripts" / "run_onnx.py"
-_LARGEST_FILE = 1_900_000_000  # bytes; protobuf ends at 2 GiB, and beyond that weights are a file of their own
+_LARGEST_FILE = 1_900_000_000  # bytes; protobuf ends at 2 GiB, so larger weights go into a separate file
 
 
 def write(trained: Trained, folder: Path) -> Written:
-    """Write the graph in fp32, the tokenizer's files and the script that asks the model."""
+    """Write the graph in fp32, the tokenizer's files and the script that runs the model."""
     write_json(folder / TASK_FILE, trained.described())
     (folder / SCRIPT).write_bytes(SCRIPT_SOURCE.read_bytes())
     write_tokenizer(trained, folder)
@@ -37,12 +37,12 @@ def write(trained: Trained, folder: Path) -> Written:
 
 
 def quantise(folder: Path) -> None:
-    """Replace the graph in ``folder`` by one with int8 weights."""
+    """Replace the graph in ``folder`` with one with int8 weights."""
     file, prepared = folder / MODEL_FILE, folder / "prepared.onnx"
     quant_pre_process(file, prepared, skip_symbolic_shape=True)
     (folder / f"{MODEL_FILE}.data").unlink(missing_ok=True)
-    # Per channel: a scale for each row of a weight. Seven bits, because CPUs without VNNI add up pairs of products in
-    # 16 bits, which eight could overflow.
+    # Per channel: one scale per row of a weight. Seven bits, because CPUs without VNNI add up pairs of products in 16
+    # bits, which eight bits could overflow.
     quantize_dynamic(prepared, file, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     prepared.unlink()
 
@@ -52,7 +52,7 @@ def _write_graph(trained: Trained, file: Path) -> None:
     with warnings.catch_warnings(), _without_hints(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion
-        # An interrupt in the middle of tracing ends in an assertion of torch's.
+        # An interrupt during tracing makes an assertion in torch fail.
         with DeferredInterrupts():
             program = torch.onnx.export(
                 module,
@@ -71,7 +71,7 @@ def _write_graph(trained: Trained, file: Path) -> None:
 
 @contextmanager
 def _without_hints() -> Iterator[None]:
-    """Without torch's warnings that torchvision is not installed, which no model here needs."""
+    """Silence torch's warnings that torchvision is not installed: no model here needs it."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -82,7 +82,7 @@ def _without_hints() -> Iterator[None]:
 
 
 def _strip(file: Path) -> None:
-    """Take out where in the source each node comes from, which names folders of this machine."""
+    """Remove the nodes' source locations, which name folders of this machine."""
     model = onnx.load(file, load_external_data=False)
     for node in model.graph.node:
         node.ClearField("metadata_props")

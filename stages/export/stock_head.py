@@ -1,7 +1,7 @@
-"""A head and the reading of its outputs, folded into the layers of heads that transformers and AdapterHub have.
+"""Fold a head, and the conversion of its outputs, into the layers of transformers' and AdapterHub's heads.
 
-Their heads answer with logits of all classes, or with one score. One logit z of two classes is the logits (0, z), and a
-score in a task's range is a linear function of the head's output: both go into the last layer's weights.
+Their heads return logits of all classes, or one score. A single logit z for two classes equals the logits (0, z), and a
+score in a task's range is a linear function of the head's output, so the last layer's weights can hold both.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ from stages.export.trained import Trained
 # tanh(e x) / e is x up to (e x)^2 / 3: less than 1e-5 of it for |x| <= 20. A power of two, so that scaling is exact.
 _EPSILON = 2.0**-12
 _EXACT = frozenset({"bert", "roberta", "xlm-roberta", "distilbert"})
-"""Families whose class for sequence classification has such a function. That of others is GELU, or has a LayerNorm."""
+"""Families whose sequence classification head has such a function. Others use GELU or a LayerNorm."""
 
 
 @torch.no_grad()
 def layers_of_head(trained: Trained) -> dict[str, Tensor]:
-    """``out.weight`` and ``out.bias`` of logits or of the score, with ``hidden.weight`` and so on of an MLP.
+    """``out.weight`` and ``out.bias`` for logits or the score, and for an MLP also ``hidden.weight`` and so on.
 
-    Empty for a cosine, which has no weights.
+    Empty for a cosine head, which has no weights.
     """
     head = trained.model.head
     if isinstance(head, CosineHead):
@@ -40,7 +40,7 @@ def layers_of_head(trained: Trained) -> dict[str, Tensor]:
 
 
 def why_no_stock_head(trained: Trained) -> str:
-    """Why neither library has such a head; empty if they may have."""
+    """Why neither library has such a head; empty if they may have it."""
     if trained.recipe.encoding == "siamese" and trained.task.is_pair:
         return f"they have no head that reads two texts apart ({trained.recipe.head}, siamese)"
     if len(trained.inputs) > 1:
@@ -51,12 +51,12 @@ def why_no_stock_head(trained: Trained) -> str:
 
 
 def labels_of(trained: Trained) -> dict[int, str]:
-    """The names that a head's outputs have in both libraries."""
+    """The names of a head's outputs in both libraries."""
     return dict(enumerate(trained.task.classes or ("score",)))
 
 
 def add_to_adapterhub(model: Any, trained: Trained) -> None:
-    """Add a classification head of AdapterHub's, named as the task, that is the trained one."""
+    """Add the trained head as an AdapterHub classification head with the task's name."""
     layers = layers_of_head(trained)
     model.add_classification_head(
         trained.task.name,
@@ -72,10 +72,10 @@ def add_to_adapterhub(model: Any, trained: Trained) -> None:
 
 
 def as_classifier(trained: Trained) -> PreTrainedModel | None:
-    """The model as its family's class for sequence classification; None if that cannot be this model.
+    """The model as its family's sequence classification class; None if that class cannot represent it.
 
-    Such a class has a layer with tanh (BERT, RoBERTa) or ReLU (DistilBERT) between the first token and the logits. A
-    tanh of small numbers is the identity; and x = relu(x) - relu(-x).
+    Such a class has a layer with tanh (BERT, RoBERTa) or ReLU (DistilBERT) between the first token and the logits. For
+    small numbers tanh is the identity, and x = relu(x) - relu(-x).
     """
     layers, config = layers_of_head(trained), _config_of(trained)
     if config.model_type not in _EXACT:

@@ -1,4 +1,4 @@
-"""A backbone's tokenizer as files that cut and pad as a trained model needs."""
+"""Write a backbone's tokenizer as files that cut and pad as the trained model needs."""
 
 import copy
 from pathlib import Path
@@ -10,16 +10,16 @@ from stages.export.trained import Trained
 
 
 def write_tokenizer(trained: Trained, folder: Path) -> None:
-    """Write the files of transformers' AutoTokenizer, which tokenizers reads alone too.
+    """Write files for transformers' AutoTokenizer; the tokenizers library alone can read them too.
 
     ``tokenizer.json`` cuts to the model's length, both texts of a pair alike, and pads to the longest of a batch.
     """
     fast = copy.deepcopy(trained.tokenizer.fast)
     fast.model_max_length = trained.recipe.max_length
     fast.padding_side = "right"  # as in training
-    # A tokenizer may give token types that this family of encoders does not take.
+    # A tokenizer may return token types that this family of encoders does not accept.
     fast.model_input_names = list(BACKBONE_INPUTS if trained.tokenizer.token_types else BACKBONE_INPUTS[:2])
-    fast.init_kwargs["model_input_names"] = fast.model_input_names  # else it is not written
+    fast.init_kwargs["model_input_names"] = fast.model_input_names  # otherwise it is not saved
     fast.save_pretrained(folder)
     alone = Tokenizer.from_str(fast.backend_tokenizer.to_str())
     if trained.cuts_middle:

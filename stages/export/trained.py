@@ -1,4 +1,4 @@
-"""What is exported: a trained model, and how it reads texts."""
+"""The model to export, and how it reads texts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TASK_FILE = "task.json"
 SCRIPT = "run.py"
 
 Texts = Sequence[tuple[str, ...]]
-"""Rows of one text, or of two for a task of pairs."""
+"""Rows with one text, or with two for a task on pairs."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a format wrote.
+    """The result of writing a format.
 
     Args:
-        code: Python that loads the model in the folder and asks it.
-        library: the library that loads it, by its name on the Hub.
-        notes: what a user should know, in sentences.
+        code: Python that loads the model from the folder and runs it.
+        library: the Hub's name of the library that loads it.
+        notes: sentences for users.
     """
 
     code: str
@@ -38,7 +38,7 @@ class Written:
 
 
 def files_in(described: object) -> list[str]:
-    """The names of its files that an export listed in what its :data:`TASK_FILE` holds; none of another file's."""
+    """The file names that an export listed in its :data:`TASK_FILE`; empty if ``described`` is not such a file's."""
     files = described.get("files") if isinstance(described, dict) else None
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
 
@@ -48,8 +48,8 @@ class Trained:
     """A restored model on the CPU, in fp32 and in evaluation mode.
 
     Args:
-        artifact: what it is in the store; None of a run that kept its weights elsewhere.
-        adapters: what a fusion was trained over, in its order.
+        artifact: its artifact in the store; None if its run kept the weights elsewhere.
+        adapters: the adapters that a fusion was trained over, in its order.
     """
 
     task: Task
@@ -67,9 +67,9 @@ class Trained:
 
     @property
     def inputs(self) -> list[list[int]]:
-        """The texts of each input that the model reads of a row, by their number: ``[[0, 1]]`` is a pair as one input.
+        """The inputs that the model reads per row, as lists of text numbers: ``[[0, 1]]`` is a pair as one input.
 
-        Of siamese pairs there are two inputs, of a text each; of a model that averages both orders two of the pair.
+        Siamese pairs have two inputs with one text; a model that averages both orders has two inputs with the pair.
         """
         if not self.task.is_pair:
             return [[0]]
@@ -84,11 +84,11 @@ class Trained:
 
     @property
     def answer(self) -> str:
-        """What the model answers: ``probabilities`` (B, C) or ``scores`` (B,)."""
+        """The kind of answer: ``probabilities`` (B, C) or ``scores`` (B,)."""
         return "probabilities" if self.task.kind == "classes" else "scores"
 
     def described(self) -> dict[str, Any]:
-        """What a program has to know to ask the model, as :data:`TASK_FILE` holds it."""
+        """What a program needs to know to run the model, in the form of :data:`TASK_FILE`."""
         return {
             "task": self.task.name,
             "kind": self.task.kind,
