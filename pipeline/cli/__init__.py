@@ -1,4 +1,4 @@
-"""The command line: a file for each group of verbs. No logic here: parse, call a stage, print its result.
+"""The command line, with a file per group of verbs: parse, call a stage, print its result. No logic here.
 
-Imports that load torch or pandas stand inside the verbs, so that ``--help`` and the lists answer at once.
+The verbs import torch and pandas locally, so that ``--help`` and the lists answer at once.
 """

@@ -1,4 +1,4 @@
-"""The verbs together, and the exit status of a command."""
+"""Assemble the verbs, and determine a command's exit status."""
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ app = App(
     config=fill_in,
 )
 PROGRAM = "adapter-fusion"
-"""What a shell completes: it knows programs, not modules of Python."""
+"""The program name for shell completion, because shells complete programs and not Python modules."""
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
@@ -68,7 +68,7 @@ for verb in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 2 the user can fix it. Any error that leaves is a bug."""
+    """Run one command and return its exit status: 0 done, 2 the user can fix it. An exception that escapes is a bug."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _check_text(arguments)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     _with_hyphens(arguments), exit_on_error=False, print_error=False, result_action="return_value"
                 )
             finally:
-                sys.stdout.flush()  # here, where the errors of a closed or full standard output are handled
+                sys.stdout.flush()  # inside the try block, which handles a closed or full standard output
             return status if isinstance(status, int) else 0
     except PipelineError as error:
         message = str(error)
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_hyphens(arguments: Sequence[str]) -> list[str]:
-    """``--input -`` as ``--input=-``: a hyphen alone would be read as an option without a name."""
+    """``--input -`` as ``--input=-``, because a hyphen alone would be parsed as an option without a name."""
     joined: list[str] = []
     for argument in arguments:
         if argument == "-" and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
@@ -104,7 +104,7 @@ def _with_hyphens(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Raise a :class:`PipelineError` for an argument with a null byte, or that is not UTF-8: libraries refuse both."""
+    """Raise a :class:`PipelineError` for arguments with null bytes or invalid UTF-8, which libraries refuse."""
     for argument in arguments:
         if "\0" in argument or any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise PipelineError(f"argument {argument!a}: not UTF-8 text: rename the file or folder")

@@ -121,9 +121,9 @@ def compare(
 
 
 def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
-    """Print what a study found, and where its tables are.
+    """Print a study's findings and where its tables are.
 
-    The exit status is 2 if some of its cells have no run, and 1 if by a bug.
+    Returns the exit status: 2 if cells have no run, 1 if a bug caused that.
     """
     from stages.report import summary_of
 

@@ -39,12 +39,12 @@ PLACES = Group(
     help="Also from the nearest pipeline.toml, or [tool.adapter-fusion] of a pyproject.toml, from the working folder"
     " upwards: backbone, data, store, reports. Flags override.",
 )
-"""Options that a settings file may give; see :mod:`pipeline.cli.settings_file`."""
+"""Group of the options that a settings file may set; see :mod:`pipeline.cli.settings_file`."""
 _MOST_GB = 10**6
 
 
 def _check_path(_type: object, path: Path | None) -> None:
-    """Raise a :class:`PipelineError` before anything is read or trained if the system cannot look up ``path``."""
+    """Raise a :class:`PipelineError`, before anything is read or trained, if the system cannot look up ``path``."""
     if path is not None:
         present(path)
 
@@ -73,7 +73,7 @@ DataFolders = Annotated[
     ),
 ]
 FreeText = Annotated[str, Parameter(allow_leading_hyphen=True)]
-"""What a person writes in any language: it may begin with a dash or a negative number."""
+"""Text in any language, which may begin with a dash or a negative number."""
 Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
 
@@ -117,16 +117,16 @@ class Training:
     "TOML file with any keys of a recipe; flags override it."
 
     def given(self, **flags: Any) -> dict[str, Any]:
-        """The keys that flags set; ``flags`` are the options of one verb."""
+        """The keys set by flags; ``flags`` are the verb's additional options."""
         options = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
         return {name: value for name, value in options.items() if value is not None and value is not False}
 
     def values(self, **flags: Any) -> dict[str, Any]:
-        """The keys that the file and the flags set, unchecked; see :meth:`given`."""
+        """The keys set by the file and the flags, unchecked; see :meth:`given`."""
         return layered(read_toml(self.recipe) if self.recipe else {}, self.given(**flags))
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
-        """The recipe of the file and the flags, for a verb that trains ``trainable``."""
+        """The recipe from the file and the flags, for a verb that trains ``trainable``."""
         values = self.values(**flags)
         where = str(self.recipe) if self.recipe else "options"
         named = values.setdefault("trainable", trainable)
@@ -155,7 +155,7 @@ class Running:
     json: Json = False
 
     def check(self) -> None:
-        """Find values that make no sense before the libraries load, which takes seconds."""
+        """Reject invalid values before the libraries load, which takes seconds."""
         check_limit(self.limit)
         check_limit(self.dev_limit, "--dev-limit", "row of dev")
         if not 0 <= self.cache_gb <= _MOST_GB:
@@ -164,7 +164,7 @@ class Running:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of :class:`Workspace` that these options set."""
+        """Arguments for :class:`Workspace`."""
         names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
 
@@ -211,18 +211,18 @@ class Places:
     reports: ReportsFolder = REPORTS
 
     def check(self, *tasks: str) -> None:
-        """Find what a command names, so that a typo is reported before the libraries load, which takes seconds.
+        """Look up the tasks and folders that a command names, to report typos before the libraries load.
 
         Raises:
-            PipelineError: unknown tasks, or folders that do not exist, all of them at once.
+            PipelineError: reports all unknown tasks and missing folders at once.
         """
         folders: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
         folders += [] if self.backbone is None else [partial(is_folder, self.backbone)]
-        make_all("command line", folders, lambda look_up: look_up())  # first: they may hold the tasks
+        make_all("command line", folders, lambda look_up: look_up())  # first, because they may hold the tasks
         make_all("command line", tasks, self.task)
 
     def task(self, name: str) -> Task:
-        """As :func:`find_task`; the error says so where the store has models of a task that has no file here."""
+        """Like :func:`find_task`, but the error says if the store has models of a task without a file here."""
         try:
             return find_task(name, *self.data)
         except UnknownTaskError:
@@ -234,7 +234,7 @@ class Places:
             ) from None
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
-        """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""
+        """Args: usual: the default backbone; empty: the backbone of the model that the command uses."""
         from pipeline.runs.workspace import Workspace
 
         first, *more = self.data or (None,)
@@ -248,7 +248,7 @@ def names_in(text: str | None) -> list[str] | None:
 
 
 def tasks_in(text: str | None) -> list[str]:
-    """The tasks of ``a,b@RUN,c``; none of ``best`` and ``best:8``, which name none."""
+    """The tasks of ``a,b@RUN,c``; empty for ``best`` and ``best:8``, which name none."""
     names = [task_and_run(name)[0] for name in names_in(text) or ()]
     return [name for name in names if name.partition(":")[0] != BEST]
 
@@ -262,7 +262,7 @@ def numbers_in(text: str | None, option: str) -> list[int] | None:
 
 
 def need_extra(extra: str, what: str, *modules: str) -> None:
-    """Raise a :class:`PipelineError` if one of the ``modules`` of ``extra``, which ``what`` needs, is not installed."""
+    """Raise a :class:`PipelineError` if ``what`` needs one of the ``modules`` of ``extra`` and it is not installed."""
     try:
         for module in modules:
             import_module(module)

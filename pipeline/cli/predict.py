@@ -49,7 +49,7 @@ def predict(
     check_output(output, input)
     from pipeline.data.foreign import read_input  # pandas, which loads much faster than torch
 
-    rows = None if input == STANDARD else read_input(input)  # standard input can be read by one process alone
+    rows = None if input == STANDARD else read_input(input)  # only one process can read standard input
     announce(LIBRARIES)
     from stages import predict as stage
 
@@ -159,7 +159,7 @@ def ensemble(
 
 
 def _tell_cut(cut: int, max_length: int, rows: int, task: str) -> None:
-    """Say on stderr how many of ``rows`` the model of ``task`` does not read to their end."""
+    """Report on stderr how many of ``rows`` are too long for the model of ``task``."""
     if cut:
         notice(
             f"note: {cut:,} of {rows:,} rows are longer than the {max_length} tokens that the model of {task} reads,"
@@ -168,7 +168,7 @@ def _tell_cut(cut: int, max_length: int, rows: int, task: str) -> None:
 
 
 def _check_there(table: Path) -> None:
-    """Raise a :class:`PipelineError` for a table to read that is not there; ``-`` is standard input."""
+    """Raise a :class:`PipelineError` if the input table does not exist; ``-`` is standard input."""
     if table != STANDARD:
         with reading(table):
             table.stat()

@@ -1,4 +1,4 @@
-"""Results as text and, with ``--json``, as one JSON object on the last line."""
+"""Print results as text and, with ``--json``, as one JSON object on the last line."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _MOST_CLASSES = 10
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines that may quote what somebody else wrote, such as the manifest of an imported artifact."""
+    """Print lines that may quote untrusted text, such as an imported artifact's manifest."""
     for line in lines:
         print(one_line(line))
 
 
 def print_result(lines: Iterable[str], summary: dict[str, Any], as_json: bool) -> None:
-    """Print a result once, however many processes train together."""
+    """Print a result once, even if several processes train together."""
     if is_main_process():
         print_lines(*lines)
         if as_json:
@@ -57,14 +57,14 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: one_line(str(value)),  # what a line quotes cannot begin another
+        finalize=lambda value: one_line(str(value)),  # quoted text must not start a new line
     )
     environment.filters |= {"f": format, "few": few, "columns": columns, "setting": _setting}
     return environment
 
 
 def filled(result: str, **values: Any) -> list[str]:
-    """The lines of ``results/RESULT.txt`` with ``values``."""
+    """The lines of ``results/RESULT.txt``, filled with ``values``."""
     return _templates().get_template(f"{result}.txt").render(values).removesuffix("\n").split("\n")
 
 
@@ -80,12 +80,12 @@ def print_run(
     shares: Mapping[str, float] | None = None,
     probe: ProbeScore | None = None,
 ) -> None:
-    """A run's scores, cost and place; of a gated fusion also what linear probes chose.
+    """Print a run's scores, cost and folder, and for a gated fusion what the linear probes chose.
 
     Args:
-        is_new: this command has made it; else it was finished before.
-        probe: what is reached without training.
-        shares: of a pruned fusion, the share of each source in the one that it was made from.
+        is_new: whether this command made the run; otherwise it was already finished.
+        probe: the score without training.
+        shares: for a pruned fusion, the share of each source in the fusion that it comes from.
     """
     opened = {task: gate for task, gate in record.gates.items() if gate}
     offered = dict.fromkeys(source["task"] for source in record.chosen_from) if record.gates else {}
@@ -99,7 +99,7 @@ def print_run(
         rows=dev_rows(record),
         is_new=is_new,
         opened=gates_text(opened) if opened else "",
-        closed=[task for task in record.gates if task not in opened],  # trained all the same
+        closed=[task for task in record.gates if task not in opened],  # trained nevertheless
         left_out=[task for task in offered if task not in (*record.gates, record.anchor, record.task)],
         shares=shares or {},
         kept=kept,
@@ -108,7 +108,7 @@ def print_run(
 
 
 def print_predictions(table: PredictedTable, as_json: bool) -> None:
-    """A line per task: how many predictions, of what, and where they are."""
+    """Print a line per task with the number and kind of predictions, and their file."""
     lines = [
         f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {table.output}"
         for task in table.tasks
@@ -117,15 +117,15 @@ def print_predictions(table: PredictedTable, as_json: bool) -> None:
 
 
 def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
-    """Its members, and its score beside the best single model's."""
+    """Print the members, and the ensemble's score next to the best single model's."""
     summary = record.summary()
     print_filled("ensemble", summary, as_json, record=record, held_out_is=summary.get("held_out_is"))
 
 
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """Which rows the model has seen, then its score on the others with its interval, and the scores of the classes.
+    """Print which rows the model has seen, its score on the others with an interval, and the scores by class.
 
-    Of many classes, only those with the most errors.
+    With many classes, only those with the most errors.
     """
     counts = {"in training": evaluation.trained_on}
     if not evaluation.selecting:
@@ -151,14 +151,14 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
 
 
 def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
-    """The answer; each adapter's share, its own answer and the answer without it; the shares of each token."""
+    """Print the answer; each adapter's share, answer, and the answer without it; and the shares at each token."""
     top, inputs, tables = explained["answer"][0], explained["inputs"], []
     if rows := list(_adapter_rows(explained)):
         tables.append([("adapter", "share", "by itself", "without it", f"change of {top['label']}"), *rows])
     for number, part in enumerate(inputs):
         table = [("token" if len(inputs) == 1 else f"token of text {number + 1}", *explained["adapters"])]
         for place, token in enumerate(part["tokens"]):
-            # The last layer of CLS pooling computes the first token alone.
+            # With CLS pooling, the last layer computes only the first token.
             at_sites = [site["shares"][place] for site in part["layers"] if place < len(site["shares"])]
             table.append((token, *(f"{sum(own) / len(own):.3f}" for own in zip(*at_sites, strict=True))))
         tables.append(table)
@@ -166,7 +166,7 @@ def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
 
 
 def _adapter_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """For each adapter its name, its share, its own answer, the answer without it, and what that changes."""
+    """For each adapter its name, share and answer, the answer without it, and the difference that this makes."""
     top, shares = explained["answer"][0], explained["mean_shares"]
     alone = {single["task"]: single["answer"] for single in explained["singles"]}
     left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
@@ -178,13 +178,13 @@ def _adapter_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with their cells below each other."""
+    """The rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def print_plan(plan: DryRun, as_json: bool) -> None:
-    """A table of the rows of a study, and how the time was estimated."""
+    """Print a table of a study's rows, and how the time was estimated."""
     table = [("", "runs", "done", "to do", "time")]
     for title, runs, done, left in (*plan.rows, plan.total):
         table.append((title, str(runs), str(done), str(runs - done), str(left) if runs > done else "-"))
@@ -203,12 +203,12 @@ def _setting(value: Any) -> str:
 
 
 def dev_rows(record: RunRecord) -> str:
-    """How many rows of dev each of its tasks was scored on."""
+    """The number of dev rows that each task was scored on."""
     return "+".join(f"{record.scores[task].rows:,}" for task in record.trained_on)
 
 
 def print_usage(usage: Usage, as_json: bool) -> None:
-    """A table of what takes room, and what of it can be deleted."""
+    """Print a table of disk usage, and what can be deleted."""
     lines = [f"{part.name:<13} {part.count:>6}  {size_text(part.bytes):>9}  {part.where}" for part in usage.parts]
     lines += [
         f"can be deleted: {spare.what} ({len(spare.names)}), {size_text(spare.bytes)}: {spare.how}"
@@ -218,7 +218,7 @@ def print_usage(usage: Usage, as_json: bool) -> None:
 
 
 def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
-    """Each as it is found; the exit status is 1 if one is a problem."""
+    """Print findings as they arrive; returns the exit status, 1 if one is a problem."""
     seen = []
     for finding in findings:
         remedy = f": {finding.remedy}" if finding.remedy else ""
@@ -240,7 +240,7 @@ def size_text(size: float) -> str:
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: bool) -> None:
-    """A line per run, which ends with what distinguishes it from the others of its kind and task; ``none`` if empty."""
+    """Print a line per run that ends with its differences from others of its kind and task; ``none`` if empty."""
     head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
     records = [row.record for row in rows]
     table = [
@@ -267,7 +267,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: b
 
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
-    """For each run what was chosen for it, and not for all listed runs of its kind and task."""
+    """For each run, the choices that not all listed runs of its kind and task share."""
     settings = [_chosen(record, sources) for record, sources in zip(records, _sources(records), strict=True)]
     groups = [(record.kind, record.task) for record in records]
     sizes, known = Counter(groups), Counter[tuple[Any, ...]]()
@@ -280,7 +280,7 @@ def _differences(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _sources(records: Sequence[RunRecord]) -> list[str]:
-    """The tasks of each run's sources; as TASK@RUN where runs of one kind, task and seed have different runs."""
+    """The tasks of each run's sources, as TASK@RUN if runs of one kind, task and seed use different source runs."""
     keys = [
         (record.kind, record.task, record.seed, tuple(source.task for source in record.sources)) for record in records
     ]
@@ -292,7 +292,7 @@ def _sources(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
-    """What was chosen for a run: backbone, rows, what it is built on, and what of its recipe is not at its default."""
+    """The choices of a run: backbone, rows, sources, and recipe settings that differ from their default."""
     recipe = record.described(record.trained_on[0]).get("recipe", {})
     meanings = [record.described(task)["meaning"] for task in record.trained_on]
     settings = {
@@ -309,21 +309,21 @@ def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
 
 
 def _classes(meaning: Mapping[str, Any]) -> str:
-    """How many classes a task had, and which: a mark of their names; empty for scores."""
+    """The number of a task's classes with a mark that identifies their names; empty for scores."""
     names = meaning.get("classes")
-    if not isinstance(names, list) or not names:  # a record may come from anybody
+    if not isinstance(names, list) or not names:  # records may be untrusted
         return ""
     return f"{len(names)} ({sha256_text(canonical_json(names))[:8]})"
 
 
 def _train_rows(record: RunRecord, task: str) -> str:
-    """How many, and of a whole split which: a sample differs from seed to seed."""
+    """The number of training rows, and for a whole split which rows; a sample differs by seed anyway."""
     score, marks = record.score(task), record.fingerprints(task)
     which = f" ({str(marks['train'])[:8]})" if score.limit is None and "train" in marks else ""
     return f"{score.train_rows:,}{which}"
 
 
 def print_described_run(description: RunDescription, as_json: bool) -> None:
-    """All that is known of a run, with some points of its curve."""
+    """Print all details of a run, with some points of its curve."""
     text = filled("described_run", it=description, size=size_text(description.size))
     print_result(columns([line.split("\t", 1) for line in text]), description.summary(), as_json)

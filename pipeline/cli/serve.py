@@ -80,7 +80,7 @@ def explain(
 
 
 def _check_texts(text: str, text_b: str | None, task: str, is_pair: bool) -> None:
-    """Raise a :class:`PipelineError` unless ``--text`` and ``--text-b`` are what the model for ``task`` reads."""
+    """Raise a :class:`PipelineError` unless ``--text`` and ``--text-b`` fit the model for ``task``."""
     if is_pair and text_b is None:
         raise PipelineError(f"task '{task}' reads a pair of texts: give the second one with --text-b")
     if not is_pair and text_b is not None:
@@ -89,7 +89,7 @@ def _check_texts(text: str, text_b: str | None, task: str, is_pair: bool) -> Non
 
 
 def _own_folder(task: str, data: tuple[Path, ...]) -> Path | None:
-    """The first of the folders that describes ``task``; a model describes it itself where none does."""
+    """The first folder that describes ``task``; without one, the model's description is used."""
     for folder in data:
         check_folder(folder)
     return next((folder for folder in data if present(folder / task / "task.toml")), None)

@@ -1,6 +1,6 @@
-"""Options that repeat in every command, from a file: ``pipeline.toml``, or ``[tool.adapter-fusion]`` of pyproject.toml.
+"""Read common options from a file: ``pipeline.toml``, or ``[tool.adapter-fusion]`` in pyproject.toml.
 
-The file is the nearest one from the working folder upwards, as ruff looks for its own; files do not add up.
+Uses the nearest file from the working folder upwards, as ruff does; files are not merged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,10 +18,10 @@ KEYS = ("backbone", "data", "store", "reports")
 
 
 def fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give a command's options for places that were not given their values of the settings file.
+    """Fill in a command's missing place options from the settings file.
 
-    What the command has no option for is ignored. Where nothing says what data is, it is the folder ``data``, if there
-    is one.
+    Ignores settings for which the command has no option. If nothing sets ``data``, it is the folder ``data``, if that
+    exists.
 
     Raises:
         PipelineError: as for :func:`settings`.
@@ -52,14 +52,14 @@ def settings() -> dict[str, list[str]]:
     for folder in (here, *here.parents):
         own = _in(folder)
         if own is not None:
-            # In the working folder paths stay as they are written: messages and records name them.
+            # Paths in the working folder's file stay as written, because messages and records name them.
             base = Path() if folder == here else folder
             return {key: [_place(key, value, base) for value in values] for key, values in own.items()}
     return {}
 
 
 def _in(folder: Path) -> dict[str, list[str]] | None:
-    """What the settings file in ``folder`` says; None if there is none."""
+    """The settings file in ``folder``; None if there is none."""
     where, table = f"{folder / SHARED}: [tool.{SECTION}]", None
     if (folder / OWN).is_file():
         where, table = str(folder / OWN), read_toml(folder / OWN)
@@ -86,6 +86,6 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _place(key: str, value: str, folder: Path) -> str:
-    """``value`` seen from the working folder, where the file in ``folder`` has it for ``key``."""
+    """``value`` of ``key`` in the file in ``folder``, relative to the working folder."""
     is_path = key != "backbone" or value.startswith((".", "/")) or (folder / value).is_dir()
     return str(folder / value) if is_path else value

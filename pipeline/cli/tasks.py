@@ -121,5 +121,5 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
 
 
 def _data() -> list[Path]:
-    """Where tasks are looked for if no option says it."""
+    """The default folders of tasks."""
     return [Path(folder) for folder in settings().get("data", [str(DATA)])]
