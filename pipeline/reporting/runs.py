@@ -186,7 +186,9 @@ class StudyRuns:
         """The planned epochs on the target (joint training: of its mix); 0 if nothing trains or without a
         :meth:`trainer`."""
         trainer = self.trainer(scored)
-        if trainer is None or trainer.cost.trainable_parameters == 0 or KINDS[trainer.kind].is_ensemble:
+        if trainer is None or trainer.cost.trainable_parameters == 0 or trainer.recipe.is_solved:
+            return 0
+        if KINDS[trainer.kind].is_ensemble:
             return 0
         steps = steps_per_epoch(trainer)
         return trainer.recipe.epochs_of(steps) if steps else 0

@@ -1,8 +1,7 @@
 """Linear probes: how well an encoder's features of the training rows explain a task's labels.
 
 They choose what a run starts from (:mod:`pipeline.runs.starting`), the gates of a fusion (:mod:`pipeline.runs.gates`)
-and
-its sources out of many (:mod:`pipeline.runs.ranking`) before training.
+and its sources out of many (:mod:`pipeline.runs.ranking`) before training.
 """
 
 import time

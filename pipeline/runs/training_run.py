@@ -261,7 +261,7 @@ class TrainingRun:
         combine: Surgery | None,
         accelerator: Accelerator,
     ) -> Progress:
-        if self.recipe.trainable == "probe":
+        if self.recipe.is_solved:
             return self._solve(built, evaluations, accelerator)
         loss, terms = loss_of(self.parts, self.data, built, self.backbone, accelerator.device)
         return fit(

@@ -196,9 +196,14 @@ class Recipe(RecipePart):
             return None, [*map(_with_flat_key, validation_problems(error)), *problems]
 
     @property
+    def is_solved(self) -> bool:
+        """Whether regression solves the head, so that there are no steps."""
+        return self.trainable == "probe"
+
+    @property
     def freezes_encoder(self) -> bool:
         """Whether only the head trains."""
-        return self.trainable in ("head", "probe")
+        return self.trainable == "head" or self.is_solved
 
     @property
     def has_modules(self) -> bool:

@@ -85,14 +85,14 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
     """How to encode inputs of ``task``, and the head that reads them."""
     if task.is_pair:
         usual_head: HeadKind = "difference" if recipe.encoding == "siamese" else "linear"
-        if recipe.trainable == "probe":
+        if recipe.is_solved:
             usual_head = "linear" if recipe.encoding == "cross" else "comparison"
-        is_usual = recipe.encoding in (None, task.encoding) and recipe.trainable != "probe"
+        is_usual = recipe.encoding in (None, task.encoding) and not recipe.is_solved
         head = recipe.head or (task.head if is_usual else usual_head)
         encoding = recipe.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
     else:
         # A single text has one encoding; the option may still be given, to select the adapters to fuse with.
-        head, encoding = recipe.head or ("linear" if recipe.trainable == "probe" else task.head), "cross"
+        head, encoding = recipe.head or ("linear" if recipe.is_solved else task.head), "cross"
         if head in PAIR_HEADS:
             raise PipelineError(
                 f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
@@ -100,7 +100,7 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
             )
     if problems := pairing_problems(encoding, head):
         raise PipelineError(f"recipe for {task.name}: 1 problem\n  {problems[0]}")
-    if recipe.trainable == "probe" and (head == "cosine" or head.endswith("mlp")):
+    if recipe.is_solved and (head == "cosine" or head.endswith("mlp")):
         raise PipelineError(f"head '{head}': a probe solves one linear layer: leave the head of '{task.name}' out")
     if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
         raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
@@ -191,7 +191,7 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
     if _is_frozen(recipe) and head == "cosine" and not joint:  # a cosine has no weights, so nothing trains
         adapted = _FUSED if recipe.trainable == "fusion" else frozenset()
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - adapted, False)
-    elif recipe.trainable == "probe":
+    elif recipe.is_solved:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _SOLVED, False)
     elif recipe.is_merged_only:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)

@@ -1,7 +1,7 @@
 """One adapter, merged from the adapters of the target and its sources, or from several runs of one row (a soup).
 
 Runs with the same start and different batch orders lie in one basin, so the mean of their weights, and of their heads,
-is better than each of them (Wortsman et al. 2022, "Model soups").
+is often better than each of them (Wortsman et al. 2022, "Model soups").
 """
 
 from __future__ import annotations

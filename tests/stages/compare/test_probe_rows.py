@@ -8,6 +8,7 @@ import torch
 
 from pipeline.data.tasks import find_task
 from pipeline.models.heads import compared, joined
+from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.probing import features_of, probe_score
 from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
@@ -28,6 +29,8 @@ def test_a_probe_is_the_solution_on_frozen_vectors_and_predicts(workspace: Works
     result, _ = compare(study, workspace)
     record = workspace.ledger.find(result.entries[0].run)
     assert record is not None and (record.kind, record.sources) == ("probe", ())
+    runs = StudyRuns(result, workspace.ledger)
+    assert [runs.epochs(scored) for scored in runs.scored] == [0]
     task, recipe = workspace.task(target), record.recipe
     model = restore_run(record, task, workspace)
     workspace.backbone.check_unchanged(model.backbone)
