@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -8,15 +8,16 @@ from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import add_adapter, randomise, save_adapter, saved_modules
 
 
-@pytest.fixture
-def saved(backbone: Backbone, tmp_path: Path) -> Callable[..., SavedModules]:
-    """A folder with an adapter of random weights."""
+@pytest.fixture(scope="session")
+def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SavedModules]:
+    """A folder with an adapter of random weights; tests that change it make a copy."""
 
+    @cache
     def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> SavedModules:
-        encoder = backbone.load()
-        add_adapter(encoder, name, sites, bottleneck)  # type: ignore[arg-type]
+        encoder, folder = backbone.load(), tmp_path_factory.mktemp("saved")
+        add_adapter(encoder, name, sites, bottleneck)
         randomise(encoder, f"adapters.{name}", seed=seed)
-        save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
-        return saved_modules(name, tmp_path / f"{name}-{seed}", adapter=sites, bottleneck=bottleneck)
+        save_adapter(encoder, name, folder)
+        return saved_modules(name, folder, adapter=sites, bottleneck=bottleneck)
 
     return save

@@ -96,7 +96,7 @@ def anchored_model(rank: int, **settings: Any) -> Any:
     return model.double()
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("forms", [(q, v) for q in ("folded", "half", "plain") for v in ("folded", "plain")])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("rank", [1, 5, 24])

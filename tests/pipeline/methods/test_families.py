@@ -27,19 +27,20 @@ PADDED[1, 5:] = 0
 Saved = dict[str, SavedModules]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES)
 def backbone(request: Any, families: dict[str, Backbone]) -> Backbone:
     return families[request.param]
 
 
-@pytest.fixture
-def sources(backbone: Backbone, tmp_path: Path) -> Saved:
+@pytest.fixture(scope="module")
+def sources(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Two adapters with weights that matter."""
+    folder = tmp_path_factory.mktemp("sources")
     for seed, name in enumerate(("meals", "pairs")):
         encoder = backbone.load()
         add_modules(encoder, [name], Recipe(bottleneck=8))
-        save_adapter(randomised(encoder, seed), name, tmp_path / name)
-    return {name: saved_modules(name, tmp_path / name) for name in ("meals", "pairs")}
+        save_adapter(randomised(encoder, seed), name, folder / name)
+    return {name: saved_modules(name, folder / name) for name in ("meals", "pairs")}
 
 
 def randomised(encoder: Any, seed: int) -> Any:
@@ -77,6 +78,7 @@ def run(encoder: Any, mask: Tensor = PADDED) -> tuple[Tensor, dict[str, Tensor]]
     return states.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["houlsby", "pfeiffer", "lora"])
 def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any, backbone: Backbone) -> None:
     encoder = backbone.load()
@@ -86,6 +88,7 @@ def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any
     same(hidden(encoder), hidden(backbone.load()))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_fast_fusion_is_stock_fusion(
     form: str, backbone: Backbone, sources: Saved, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +112,7 @@ def test_fast_fusion_is_stock_fusion(
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=1e-9, msg=name)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_training_a_fusion_leaves_backbone_and_sources_bit_for_bit(
     form: str, backbone: Backbone, sources: Saved
@@ -125,6 +129,7 @@ def test_training_a_fusion_leaves_backbone_and_sources_bit_for_bit(
     backbone.check_unchanged(encoder)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     form: str, backbone: Backbone, sources: Saved, tmp_path: Path
@@ -141,6 +146,7 @@ def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     torch.testing.assert_close(padded[1:2, :5], alone, rtol=0, atol=1e-9)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) -> None:
     encoder = backbone.load().eval()

@@ -248,6 +248,7 @@ def moved(parameter: nn.Parameter) -> Tensor:
     return parameter.detach() + 0.2 * torch.randn_like(parameter)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "part", ["adapter_down.0.weight", "adapter_down.0.bias", "adapter_up.weight", "adapter_up.bias"]
 )

@@ -28,9 +28,9 @@ def test_every_form_has_settings_and_a_method() -> None:
     assert FORMS.keys() == {*get_args(FusionForm)}
 
 
-@pytest.fixture
-def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
-    return save_sources(backbone, NAMES, tmp_path)
+@pytest.fixture(scope="module")
+def sources(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModules]:
+    return save_sources(backbone, NAMES, tmp_path_factory.mktemp("sources"))
 
 
 @pytest.mark.parametrize("form", FORMS)

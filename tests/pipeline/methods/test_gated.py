@@ -74,6 +74,7 @@ def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:
     return hidden(encoder)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 def test_one_source_let_through_whole_is_that_adapter(
@@ -115,7 +116,7 @@ def test_the_gates_alone_have_their_rate(
     }
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shared", [False, True])
@@ -132,6 +133,7 @@ def test_it_has_the_parameters_of_its_equation(
     assert trainable(encoder) == (1 if shared else sites) * each + sites * adapter
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 def test_the_fast_form_is_the_plain_one(
@@ -169,7 +171,7 @@ def test_shares_are_lengths_of_what_is_added(backbone: Backbone, folders: dict[s
     assert shares.flatten().tolist() == pytest.approx([2.5 / 4.5, 1 / 4.5, 1 / 4.5])
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("own", OWNS)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shared", [False, True])

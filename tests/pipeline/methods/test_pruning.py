@@ -1,7 +1,6 @@
 """A fusion over some of its sources is the same fusion with the other scores at minus infinity."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import adapters
 import pytest
@@ -27,9 +26,9 @@ NAMES = ("films", "meals", "pairs")
 Make = Callable[..., PreTrainedModel]
 
 
-@pytest.fixture
-def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
-    return save_sources(backbone, NAMES, tmp_path)
+@pytest.fixture(scope="module")
+def sources(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModules]:
+    return save_sources(backbone, NAMES, tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(params=["fast", "stock"])
@@ -54,6 +53,7 @@ def test_shares_are_the_mean_attention_of_tokens(fused: PreTrainedModel) -> None
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kept", [("films", "pairs"), ("pairs", "meals"), ("films", "meals"), ("pairs",)])
 def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sources) -> None:  # type: ignore[no-untyped-def]
     """The same as fusing the kept adapters with the trained Q, K and V from the beginning."""

@@ -77,7 +77,7 @@ def test_the_prefix_ends_below_what_trains(make: Make) -> None:
     assert frozen_depth(embeddings_train) == 0
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
 @pytest.mark.parametrize(("family", "encoding"), [("bert", "siamese"), *((family, "cross") for family in FAMILIES)])

@@ -42,7 +42,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(5, 20, (3, 9)), "attention_mask": mask}
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("adapted", [True, False])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
