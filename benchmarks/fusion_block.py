@@ -21,7 +21,7 @@ from .setting import Setting
 from .timing import Row, columns, interleave, milliseconds
 
 if TYPE_CHECKING:
-    from pipeline.settings.forms import FusionImplementation
+    from pipeline.settings.parts import FusionImplementation
 
 _PEERS: dict[str, FusionImplementation] = {"stock": "stock", "ours": "fast"}
 

@@ -26,8 +26,8 @@ from pipeline.reporting.notes import missing
 from pipeline.reporting.opponents import close_text
 from pipeline.reporting.runs import StudyRuns, mean_of
 from pipeline.reporting.text import comparison_text, detectable_text, listed, points
+from pipeline.settings.parse_study import name_of_study
 from pipeline.settings.study import Study
-from pipeline.settings.study_files import name_of_study
 from pipeline.stats.paired import Comparison, Difference
 from pipeline.system.errors import PipelineError
 from stages.report import result_of

@@ -23,7 +23,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.runs.inference import predictions_of
 from pipeline.runs.kept_models import ENSEMBLE, Target, ensemble_of, parse_targets, target_of
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.layers import layers_option
+from pipeline.settings.fields import layers_option
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Precision
 from pipeline.stats.ensembling import combine

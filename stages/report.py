@@ -18,7 +18,7 @@ from pipeline.reporting.tables import TABLES, verdict_and_scores, write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
-from pipeline.settings.study_files import name_of_study
+from pipeline.settings.parse_study import name_of_study
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model

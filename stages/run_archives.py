@@ -18,7 +18,7 @@ from pipeline.records.ledger import RECORD_FILE, RUN_NAME, Ledger
 from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.records.studies import StudyResult
-from pipeline.settings.study_files import name_of_study
+from pipeline.settings.parse_study import name_of_study
 from pipeline.system.atomic import clear_leftovers, file_json, write_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import PipelineError, shortened

@@ -27,9 +27,8 @@ from pipeline.data.metric_names import METRICS_OF
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
-from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Row
-from pipeline.settings.sections import Curve, Published, ScoredRows
+from pipeline.settings.sections import Curve, Published, Resources, ScoredRows
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES

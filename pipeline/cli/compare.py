@@ -20,9 +20,8 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.records.studies import StudyResult
-from pipeline.settings.resources import ExecutorName
-from pipeline.settings.sections import ScoredOn
-from pipeline.settings.study_files import study_names
+from pipeline.settings.parse_study import study_names
+from pipeline.settings.sections import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce, notice, print_error

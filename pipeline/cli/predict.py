@@ -9,7 +9,7 @@ from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.table_files import STANDARD, check_output
 from pipeline.data.tasks import find_task
 from pipeline.runs.kept_models import check_models
-from pipeline.settings.layers import layers_option
+from pipeline.settings.fields import layers_option
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce, notice

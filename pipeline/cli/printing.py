@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.settings.forms import gates_text
+from pipeline.settings.parts import gates_text
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few, one_line

@@ -10,8 +10,7 @@ from cyclopts import Parameter
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.data.limits import check_limit
-from pipeline.settings.forms import SUMMARIES, FusionForm, FusionImplementation
-from pipeline.settings.parts import MOST_EXPERTS, AdapterKind
+from pipeline.settings.parts import MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
 

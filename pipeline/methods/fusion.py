@@ -16,7 +16,7 @@ from pipeline.methods.fusion_method import FusionMethod
 from pipeline.methods.houlsby import BOTTLENECK, load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.layout import kept_indices
-from pipeline.settings.forms import FusionForm, FusionImplementation
+from pipeline.settings.parts import FusionForm, FusionImplementation
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 from pipeline.methods.bank import AdapterBank
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import too_wide
-from pipeline.settings.forms import Gate
+from pipeline.settings.parts import Gate
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -101,7 +101,7 @@ def _joined(modules: Any, fusion: GatedFusion, members: Sequence[str]) -> dict[s
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
     """The one of ``members`` that a fusion for ``task`` does not gate, if any."""
-    return task if task in members and recipe.form.adds_own else None
+    return task if task in members and recipe.form.own_adapter != "none" else None
 
 
 class GatedFusion(FusionLayer):

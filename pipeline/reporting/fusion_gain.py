@@ -11,7 +11,7 @@ from pipeline.reporting.cells import count_cell, difference_cell, group_cell, ju
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
 from pipeline.reporting.text import count, interval_text, marks_note, points
-from pipeline.settings.forms import gates_text
+from pipeline.settings.parts import gates_text
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference
 

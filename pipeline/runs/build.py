@@ -62,7 +62,7 @@ def build_for_training(
         _load_start(encoder, request.start, parts, ledger)
     if recipe.trainable == "fusion":
         built = _build_fusion(encoder, request.adapters, first, backbone, initial)
-        if initial is not None and recipe.form.warm_starts_own:
+        if initial is not None and recipe.form.own_adapter == "warm":
             _draw_heads_anew(built.model, parts, request.seed)
         return built
     model = assemble_all(encoder, parts, backbone)

@@ -19,7 +19,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
 from pipeline.runs.probing import TESTED_ROWS, features_of, probe
-from pipeline.settings.forms import even_gate, gates_text
+from pipeline.settings.parts import even_gate, gates_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
 from pipeline.system.streams import notice

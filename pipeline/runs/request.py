@@ -81,7 +81,7 @@ class RunRequest:
 
     def may_be_warm_started(self, recipe: Recipe) -> bool:
         """Whether ``adapters`` are candidates for a warm start under the resolved ``recipe``."""
-        return bool(self.adapters) and (self.kind == "adapter" or recipe.form.warm_starts_own)
+        return bool(self.adapters) and (self.kind == "adapter" or recipe.form.own_adapter == "warm")
 
 
 def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:

@@ -17,7 +17,7 @@ from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean
 from pipeline.runs.request import Part
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.layers import check_layers
+from pipeline.settings.fields import check_layers
 from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 

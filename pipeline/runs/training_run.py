@@ -30,8 +30,7 @@ from pipeline.runs.scoring import COSINE_ROWS, TRAIN_ROWS, Evaluations, Scoring,
 from pipeline.runs.seen import keep_seen, overlap_notes, seen_notes, seen_rows
 from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.kind import Kind
-from pipeline.settings.kinds import KINDS
+from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process

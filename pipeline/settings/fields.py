@@ -1,13 +1,19 @@
-"""Field types that several parts of a study share: names of rows and tasks, counts, lists without repeats."""
+"""Field types that several parts of the settings share: names, counts, lists without repeats, grids, layers."""
 
+import itertools
+import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from pipeline.data.tasks import Name
-from pipeline.system.errors import shortened
+from pipeline.system.errors import PipelineError, shortened
+
+_MOST_POINTS = 1000
+_LAYERS = re.compile(r"(-?\d{1,3})(?:-(\d{1,3}))?")
 
 
 def _no_bool(value: Any) -> Any:
@@ -24,12 +30,12 @@ RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[Whole, Field(ge=1, le=10**9)]
 
 
-def _renamed(task: str, info: ValidationInfo) -> str:
+def _known(task: str, info: ValidationInfo) -> str:
     return info.context(task) if info.context else task
 
 
-TaskName = Annotated[Name, AfterValidator(_renamed)]
-"""A task. A function, because the validation's context may rename it."""
+TaskName = Annotated[Name, AfterValidator(_known)]
+"""A task. The validation's context, a function, may rename it or raise a ValueError."""
 
 
 def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -44,3 +50,67 @@ def _repeated(values: Sequence[Any]) -> list[Any]:
         return [value for value, count in Counter(values).items() if count > 1]
     except TypeError:  # tables are unhashable
         return [value for place, value in enumerate(values) if value in values[:place]]
+
+
+def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    if (size := math.prod(map(len, grid.values()))) > _MOST_POINTS:
+        raise ValueError(f"{size} combinations are too many (most {_MOST_POINTS}): leave values out")
+    return grid
+
+
+_Values = Annotated[tuple[Any, ...], Field(min_length=1), AfterValidator(no_repeats)]
+Grid = Annotated[dict[str, _Values], AfterValidator(_not_too_large)]
+"""Lists of values of flat recipe keys, which stand for every combination of them."""
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, varying the last key fastest; an empty grid has one, without a key."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """``epochs 2, head_dropout 0.3``."""
+    return ", ".join(f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in point.items())
+
+
+def parse_layers(value: Any) -> tuple[int, ...]:
+    """Sorted layer numbers, from 0 at the bottom, of a text such as ``0-2,5`` or a list of integers."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        raise ValueError("write layers as 0-4 or 0,1,3, or as a list of whole numbers")
+    layers: set[int] = set()
+    for part in parts:
+        matched = _LAYERS.fullmatch("" if isinstance(part, bool) else str(part))
+        first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, -1)
+        if first < 0 or last < first:
+            raise ValueError(f"'{part}' is not a layer: write layers as 0-4 or 0,1,3, counted from 0")
+        layers.update(range(first, last + 1))
+    return tuple(sorted(layers))
+
+
+def layers_option(text: str | None) -> tuple[int, ...]:
+    """The layers of ``--drop-layers``, for commands without a recipe to check them."""
+    try:
+        return parse_layers(text or ())
+    except ValueError as error:
+        raise PipelineError(f"--drop-layers {text}: {error}") from None
+
+
+def layers_text(layers: tuple[int, ...]) -> str:
+    """The shortest text that :func:`parse_layers` reads as ``layers``: (0, 1, 2, 5) is ``0-2,5``."""
+    ordered = sorted(layers)
+    firsts = [layer for layer in ordered if layer - 1 not in layers]
+    lasts = [layer for layer in ordered if layer + 1 not in layers]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def check_layers(layers: tuple[int, ...], depth: int) -> None:
+    """Raise a :class:`PipelineError` unless ``layers`` can be dropped from a backbone of ``depth`` layers."""
+    where = f"drop_layers {layers_text(layers)}"
+    if beyond := tuple(layer for layer in layers if layer >= depth):
+        raise PipelineError(f"{where}: the backbone has no layer {layers_text(beyond)}; its {depth} are 0-{depth - 1}")
+    if len(layers) == depth:
+        raise PipelineError(f"{where}: these are all layers of the backbone: keep at least one")

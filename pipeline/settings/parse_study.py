@@ -1,24 +1,88 @@
-"""Parse studies from raw values. Reports every mistake at once, including those in recipes."""
+"""Parse studies: write out the rows of a file, validate it with all its recipes, and report every mistake at once."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.settings.kinds import KINDS
-from pipeline.settings.raw import (
-    Table,
-    expand_grids,
-    expand_likes,
-    listed,
-    override_recipes,
-    recipe_problems,
-    stray_tasks,
-)
-from pipeline.settings.recipe import has_key, layered, table
+from pipeline.settings.fields import Grid, RowName, point_text, points
+from pipeline.settings.kinds import KINDS, SOME_KEYS
+from pipeline.settings.recipe import Recipe, has_key, layered, table, without
+from pipeline.settings.rows import Method, Row
 from pipeline.settings.study import Study
-from pipeline.system.errors import nearest, raise_all, validation_problems
+from pipeline.system.errors import PipelineError, nearest, raise_all, validation_problems
+from pipeline.system.reading import present, read_toml
+
+Table = dict[str, Any]
+
+_NOT_COPIED = ("title", "published", "published_columns", "keep_weights", "variant_of")
+
+
+class _WrittenRow(Row):
+    """A row as a file has it: a copy of another row, or one for every combination of a grid."""
+
+    method: Method | None = None  # type: ignore[assignment]
+    like: RowName | None = None
+    grid: Grid = {}
+
+
+class _WrittenStudy(Study):
+    rows: dict[RowName, _WrittenRow] = {}  # type: ignore[assignment]
+
+
+def read_study(
+    name: str, folder: Path, overrides: Mapping[str, Any], recipe: Mapping[str, Any] = MappingProxyType({})
+) -> Study:
+    """Read the study ``name`` in ``folder``, or a TOML file; ``overrides`` replace its keys.
+
+    ``recipe`` overrides the recipes of all its rows, as ``given`` does in :func:`parse_study`.
+
+    The file's settings for tasks and rows that the overrides leave out are ignored. In the overrides, ``curve`` says
+    whether to use a curve, the study's or the default one, and ``curve_rows`` are its points. ``scoring`` is the word
+    for all tasks that have none; the rest of the study's ``[scoring]`` stays.
+    """
+    file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if not present(file):
+        if present(local := Path(f"{name}.toml")):
+            raise PipelineError(f"unknown study '{name}': did you mean {local}?")
+        known = ", ".join(study_names(folder))
+        raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
+    values = {"name": file.stem, **read_toml(file)}
+    known_tasks = [task for key in ("targets", "sources") for task in _listed(values.get(key))]
+    changes = dict(overrides)
+    curve, points = changes.pop("curve", None), changes.pop("curve_rows", None)
+    if curve is False and points is not None:
+        raise PipelineError("--curve-rows with --no-curve: give one of them")
+    if curve is False:
+        values.pop("curve", None)
+    elif points is not None:
+        values["curve"] = {**table(values.get("curve")), "rows": points}
+    elif curve:
+        values.setdefault("curve", {})
+    if isinstance(values.get("scoring"), Mapping) and "scoring" in changes:
+        changes["scoring"] = {**values["scoring"], "rows": changes["scoring"]}
+    if "methods" in changes and values.get("reference") not in changes["methods"]:
+        values.pop("reference", None)
+    if {"targets", "sources"} & {*changes} and "description" in values:  # it describes other tasks
+        tasks = {key: ", ".join(map(str, _listed(changes.get(key, values.get(key))))) for key in ("targets", "sources")}
+        values["description"] = f"On {tasks['targets']}" + (
+            f", with sources {tasks['sources']}" if tasks["sources"] else ""
+        )
+    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped study is not a file of the user's
+    flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
+    given = ", ".join([*flags, *(["training options"] if recipe else [])])
+    return parse_study({**values, **changes}, f"{where} with {given}" if given else where, known_tasks, given=recipe)
+
+
+def name_of_study(study: str) -> str:
+    """The name under which a study's results are kept; ``study`` is that name, or the TOML file of the study."""
+    return str(read_toml(Path(study)).get("name", Path(study).stem)) if study.endswith(".toml") else study
+
+
+def study_names(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.toml"))
 
 
 def parse_study(
@@ -30,30 +94,39 @@ def parse_study(
 ) -> Study:
     """Validate a study with all its recipes; a :class:`PipelineError` names ``where`` and every mistake.
 
+    Mistakes of single keys are reported before those that concern several keys or rows.
+
     Args:
         known_tasks: further tasks that rows and recipes may name, without effect; None for any task.
         name_of: returns the new name of a task.
-        given: settings, flat or in their parts, that override every recipe and are not tuned.
+        given: settings, flat or in their parts, that override every recipe and are neither tuned nor part of a grid.
     """
-    given = layered(given)
-    values, bases, wrong_likes = expand_likes(values)
-    values = override_recipes(values, given)
-    values, grids, wrong_grids = expand_grids(values)
-    in_recipes = map(_where_it_belongs, recipe_problems(values, bases))
-    problems = [*wrong_likes, *wrong_grids, *in_recipes, *stray_tasks(values, known_tasks)]
-    if "reference" not in values:
-        values = {**values, "reference": _usual_reference(values)}
+    values, given = dict(values), layered(given)
+    named = [task for key in ("targets", "sources") for task in _listed(values.get(key))]
+    allowed = None if known_tasks is None else [*named, *known_tasks, *_extra_tasks(values)]
+
+    def task_of(task: str) -> str:
+        if allowed is not None and task not in allowed:
+            raise ValueError(f"neither a target nor a source ({', '.join(map(str, named))})")
+        return name_of(task) if name_of else task
+
     try:
-        study = Study.model_validate(values, context=name_of)
+        _WrittenStudy.model_validate(values, context=task_of)
+        rows = values.get("rows", {})
+        values |= {"rows": {name: _written_out(name, rows) for name in rows}}
+        if given:
+            values = _overridden(values, given)
+        study = Study.model_validate(_expand_grids(values), context=task_of)
     except ValidationError as error:
-        raise_all(where, validation_problems(error) + problems)
+        raise_all(where, validation_problems(error))
         raise
-    if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
-        problems += [*_grids_named(study, grids)] or [*_grids_given(study, grids, given), *_mistakes(study)]
-        no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
-        problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
-        problems = problems or [*_grids_on_curve(study, grids)]  # needs valid recipes
-    raise_all(where, problems)
+    except ValueError as error:
+        raise PipelineError(f"{where}: {error}") from None
+    if "reference" not in values:
+        study = study.model_copy(update={"reference": _usual_reference(study)})
+    no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
+    problems = [*_recipe_mistakes(study), *(f"apart.{task}: not a target" for task in sorted(no_targets))]
+    raise_all(where, [*problems, *_mistakes(study, [name for name, row in values["rows"].items() if row.get("grid")])])
     return study
 
 
@@ -62,90 +135,266 @@ def with_task_names(study: Study, name_of: Callable[[str], str]) -> Study:
     return parse_study(study.model_dump(), f"study {study.name}", known_tasks=None, name_of=name_of)
 
 
-def _where_it_belongs(problem: str) -> str:
+def _listed(value: Any) -> list[Any]:
+    """``value`` if it is a list; else nothing, since validation reports it."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _extra_tasks(values: Any) -> Iterator[Any]:
+    """The tasks whose rows recipes add to others: what stands under ``extra``, wherever that is."""
+    for key, value in table(values).items():
+        if key == "extra":
+            for source in _listed(value) or [value]:
+                yield from [source["task"]] if "task" in table(source) else table(source)
+        else:
+            yield from _extra_tasks(value)
+
+
+def _written_out(name: str, rows: Mapping[str, Table], copies: tuple[str, ...] = ()) -> Table:
+    """A row as it would stand without ``like``.
+
+    ``like = "ROW"`` copies another row except its title, its published names and whether it keeps its weights; the
+    row's own keys override the copy. A row that is named after a method has that method.
+
+    Args:
+        copies: the rows that are like it, the last directly.
+    """
+    row: Table = {**({"method": name} if name in KINDS else {}), **rows.get(name, {})}
+    if (base := row.pop("like", None)) is None:
+        return row
+    if base not in rows and base not in KINDS:
+        raise ValueError(f"rows.{name}.like: there is no row '{base}'")
+    if base in (*copies, name):
+        raise ValueError(f"rows.{name}.like: rows cannot be like each other ({' -> '.join((*copies, name, base))})")
+    copied = _written_out(base, rows, (*copies, name))
+    copied = {key: value for key, value in copied.items() if key not in _NOT_COPIED}
+    if "recipe" in row:
+        row["recipe"] = layered(copied.get("recipe", {}), row["recipe"])
+    if "tasks" in row:
+        tasks = copied.get("tasks", {})
+        row["tasks"] = {**tasks, **{task: layered(tasks.get(task, {}), own) for task, own in row["tasks"].items()}}
+    return {**copied, **row}
+
+
+def _overridden(values: Table, given: Table) -> Table:
+    """The values with ``given`` (:func:`layered`) over every recipe; none of its keys is tuned or part of a grid."""
+
+    def rest(part: Table, by_name: Collection[str] = ("tasks",)) -> Table:
+        return part | {
+            key: {name: without(own, given) for name, own in part[key].items()}
+            if key in by_name
+            else without(part[key], given)
+            for key in ("recipe", "tasks", "tune", "grid")
+            if part.get(key)
+        }
+
+    curve = {"curve": rest(values["curve"])} if values.get("curve") else {}
+    recipe = layered(values.get("recipe", {}), given)
+    rows = {name: rest(row) for name, row in values["rows"].items()}
+    return {**rest(values, ("tasks", "tune")), "recipe": recipe, "rows": rows, **curve}
+
+
+def _expand_grids(values: Table) -> Table:
+    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells.
+
+    ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, varying the
+    last key fastest; their values are their titles. If ``methods``, ``curve.methods`` or the members of an ensemble
+    name the row, they mean all its cells. A list in ``published`` gives each cell its name, or an empty text for none.
+    """
+    cells_of = {name: _cells(name, row) for name, row in values["rows"].items() if row.get("grid")}
+
+    def spread(part: Any, *keys: str) -> Any:
+        lists = {key: part[key] for key in keys if isinstance(part.get(key), list | tuple)} if part else {}
+        return part and part | {
+            key: [cell for name in names for cell in cells_of.get(name, [name])] for key, names in lists.items()
+        }
+
+    rows: Table = {}
+    for name, row in values["rows"].items():
+        row = {key: value for key, value in row.items() if key != "grid"}
+        rows |= cells_of.get(name) or {name: spread(row, "of", "members")}
+    return {**spread(values, "methods"), "rows": rows, "curve": spread(values.get("curve"), "methods")}
+
+
+def _cells(name: str, row: Table) -> Table:
+    grid, published = points(row["grid"]), row.get("published")
+    if isinstance(published, list | tuple) and len(published) != len(grid):
+        raise ValueError(f"rows.{name}.published: {len(published)} names for {len(grid)} cells of the grid")
+    return {
+        f"{name}-{number}": {
+            **{key: value for key, value in row.items() if key != "grid"},
+            "title": f"{row.get('title') or name}, {point_text(point)}",
+            "recipe": layered(row.get("recipe", {}), point),
+            "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
+        }
+        for number, point in enumerate(grid, start=1)
+    }
+
+
+def _usual_reference(study: Study) -> str:
+    """The row to compare with in tests if the study names none: full, else the first that is not sequential."""
+    able = [name for name in study.methods if name in (*KINDS, *study.rows) and not study.row(name).kind.is_by_source]
+    return "full" if "full" in able else next(iter(able), "full")
+
+
+def _recipe_mistakes(study: Study) -> Iterator[str]:
+    """Mistakes in the recipes of the study, its tasks, rows, rows on a task, and curve, each where it first shows."""
+    shared, told = study.recipe, set[str]()
+    recipes: list[tuple[str, tuple[Mapping[str, Any], ...]]] = [("recipe", ())]
+    recipes += [(f"tasks.{task}", (own,)) for task, own in study.tasks.items()]
+    for name, row in study.rows.items():
+        recipes.append((f"rows.{name}.recipe", (row.recipe,)))
+        recipes += [(f"rows.{name}.recipe on {task}", (own, row.recipe)) for task, own in study.tasks.items()]
+        for task, own in row.tasks.items():
+            recipes.append((f"rows.{name}.tasks.{task}", (study.tasks.get(task, {}), row.recipe, own)))
+    recipes += [("curve.recipe", (study.curve.recipe,))] if study.curve else []
+    for where, layers in recipes:
+        for problem in Recipe.problems(layered(shared, *layers)):
+            if problem not in told:
+                told.add(problem)
+                yield _where_it_belongs(where, problem)
+
+
+def _where_it_belongs(where: str, problem: str) -> str:
     """If an unknown key of a recipe belongs at the top of the file, above the TOML header that captured it, say so."""
-    where, _, mistake = problem.partition(": ")
-    key, _, what = mistake.partition(": ")
-    if what == "unknown key" and key in Study.model_fields:
+    key, _, mistake = problem.partition(": ")
+    if mistake == "unknown key" and key in Study.model_fields:
         return f"{where}: {key} belongs at the top level of the file, not in [{where}]"
-    return problem
+    return f"{where}: {problem}"
 
 
-def _mistakes(study: Study) -> list[str]:
-    """Rows that do not exist, do not fit each other, or have nothing to run on."""
-    rows = {name: study.row(name) for name in (*KINDS, *study.rows)}
+def _mistakes(study: Study, grids: Collection[str]) -> Iterator[str]:
+    """Rows that do not exist (as the names of ``grids`` do not), do not fit each other, or have nothing to run on."""
+    rows = {name: study.row(name) for name in (*KINDS, *study.rows) if name not in grids}
     known = [name for name in study.methods if name in rows]
-    taken_in = (base for name in known for base in rows[name].own if base in rows)
-    return [
-        *_unknown(study, rows),
-        *(f"rows.{name}.{text}" for name in dict.fromkeys((*study.rows, *known)) for text in rows[name].mistakes(rows)),
-        *(f"rows.{name}.tune.{text}" for name, row in rows.items() for text in row.tune_mistakes(study.recipe)),
-        *(mistake for name in known for mistake in rows[name].kind.mistakes_in(study, name, rows)),
-        *_mistakes_of_all(study, known),
-        *(text for name in dict.fromkeys((*known, *taken_in)) for text in _without_partners(study, name)),
-        *_nothing_to_run(study, known),
-    ]
-
-
-def _grids_named(study: Study, grids: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Keys that name one of the ``grids`` (with its cells) but need a single row."""
-    named = [("reference", study.reference)]
-    for name in dict.fromkeys((*study.rows, *study.methods)):
-        if name in study.rows or name in KINDS:
-            row = study.row(name)
-            bases = {"of": (row.of,), "own": row.own, "variant_of": (row.variant_of,)}
-            named += [(f"rows.{name}.{key}", base) for key, names in bases.items() for base in names if base]
-    for key, name in named:
-        if name in grids:
-            cells = [*grids[name]]
-            span = " to ".join(dict.fromkeys((cells[0], cells[-1])))
-            yield f"{key}: '{name}' is a grid ({span}): name one of its rows, or write tune instead of grid"
-
-
-def _grids_given(study: Study, grids: Mapping[str, Mapping[str, Table]], given: Mapping[str, Any]) -> Iterator[str]:
-    """Keys that ``given`` sets for all rows, although a grid in use sets them for its cells."""
-    used, more = set[str](), {*study.methods}
-    while more:
-        used |= more
-        rows = [study.row(name) for name in more if name in study.rows or name in KINDS]
-        more = {name for row in rows for name in (row.of, *row.own, *row.members) if name} - used
-    for name, key in _set_over(grids, used, given):
-        yield f"{key}: rows.{name} is a grid of it: leave the option out, or the row (--methods)"
-
-
-def _grids_on_curve(study: Study, grids: Mapping[str, Mapping[str, Table]]) -> Iterator[str]:
-    """Keys that the curve's recipe sets for all rows, although a grid sets them for cells that the curve trains."""
-    if study.curve is None or not grids:
-        return
-    trained = set[str]()
-    for name, targets in study.curve_rows().items():
-        for member in study.row(name).members or (name,):
-            for target in {*targets} & {*study.targets_of(member)}:
-                trained |= {member, *study.bases_on(member, target)}
-    for name, key in _set_over(grids, trained, layered(study.curve.recipe)):
-        yield f"rows.{name}.grid.{key}: curve.recipe sets it for all its cells: leave it out of one of them"
-
-
-def _unknown(study: Study, rows: Collection[str]) -> Iterator[str]:
-    on_curve = study.curve.methods if study.curve else None
-    named = (("methods", study.methods), ("curve.methods", on_curve or ()))
-    there, known = ", ".join(KINDS), (*KINDS, *study.rows)
+    on_curve = (study.curve.methods or ()) if study.curve else ()
     by_title = {kind.title: method for method, kind in KINDS.items()}  # as in tables
-    for key, names in named:
-        for name in names:
-            if name not in rows:
-                near = nearest(name, (*known, *by_title))
-                meant = f"; did you mean '{by_title.get(near, near)}'?" if near else ""
-                yield f"{key}: '{name}' is not a method ({there}) or a row of the study{meant}"
-
-
-def _mistakes_of_all(study: Study, known: Sequence[str]) -> Iterator[str]:
-    """Keys of the study that do not fit its rows."""
-    by_source = [name for name in known if study.row(name).kind.is_by_source]
-    if study.reference not in study.methods or study.reference in by_source:
+    for key, names in (("methods", study.methods), ("curve.methods", on_curve)):
+        for name in (name for name in names if name not in rows):
+            near = nearest(name, (*rows, *by_title))
+            meant = f"; did you mean '{by_title.get(near, near)}'?" if near else ""
+            yield f"{key}: '{name}' is not a method ({', '.join(KINDS)}) or a row of the study{meant}"
+    for name in dict.fromkeys((*study.rows, *known)):
+        yield from (f"rows.{name}.{mistake}" for mistake in _row_mistakes(rows[name], rows))
+    for name, row in rows.items():
+        yield from (f"rows.{name}.tune.{mistake}" for mistake in _tune_mistakes(row, study.recipe))
+    for name in known:
+        yield from _mistakes_of_method(study, name, rows)
+    if study.reference not in study.methods or (study.reference in rows and rows[study.reference].kind.is_by_source):
         yield f"reference: '{study.reference}' must be one of the methods, and not sequential"
     if study.limit is not None and study.target_limit is not None and study.target_limit > study.limit:
         yield f"target_limit: {study.target_limit} is more than limit {study.limit}, which holds for all tasks"
+    taken_in = (base for name in known for base in rows[name].own if base in rows)
+    for name in dict.fromkeys((*known, *taken_in)):
+        yield from _without_partners(study, name)
+    if known == [*study.methods] and not any(map(study.targets_of, known)):
+        yield "methods: no row has one of the targets, so there is nothing to run"
+
+
+def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Keys that do not fit the method, each other, or the ``rows`` that this row is built on."""
+    kind, method = row.kind, row.method
+    for key, why in SOME_KEYS.items():
+        if key not in kind.keys and getattr(row, key) != Row.model_fields[key].default:
+            yield f"{key}: {why}, not {method}"
+    for key, before in (("order", row.order), ("through", row.through)):
+        if before is not None and row.sources is not None:
+            yield f"sources: {key} already names the tasks before each target: leave sources out"
+    if row.order is not None and row.through is not None:
+        yield "through: order already names the tasks before each target: leave one of the two out"
+    for where, recipe in {"recipe": row.recipe, **{f"tasks.{task}": own for task, own in row.tasks.items()}}.items():
+        rule = table(layered(recipe).get("merge")).get("rule")
+        for mistake in _unlike_the_method(row, [recipe.get("trainable")], [rule]):
+            yield f"{where}: {mistake}"
+    base = rows.get(row.of or "")
+    if row.of and row.built_on is None:
+        yield f"of: {method} is built on no other row: leave it out"
+    elif row.of and base is None:
+        yield f"of: there is no row '{row.of}'"
+    elif base is not None and base.method != row.built_on:
+        yield f"of: '{row.of}' is a row of {base.method}, but {method} is built on {row.built_on}"
+    elif base is not None and kind.builds_on_fresh and not row.experts and (base.of or base.through):
+        yield f"of: '{row.of}' is warm-started itself: name a row whose adapters are newly initialised"
+    if row.variant_of and kind.takes == "fusion":
+        other = rows.get(row.variant_of)
+        if other is None or other.method != method or other is row:
+            yield f"variant_of: '{row.variant_of}' is not another row of {method}"
+        elif other.variant_of:
+            yield f"variant_of: '{row.variant_of}' is itself a variant of '{other.variant_of}': name that one"
+    for name in row.own if kind.combines else ():
+        if name not in rows or rows[name].method != "adapter":
+            yield f"own: '{name}' is not a row of adapters"
+    if kind.merges and row.experts and table(layered(row.recipe).get("merge")).get("rule", "mean") != "mean":
+        yield "experts: ties merges what adapters changed since they were new: use merge = 'mean'"
+    if kind.is_ensemble:
+        yield from _member_mistakes(row, rows)
+    for name in dict.fromkeys((row.of or "", *row.own)) if row.built_on else ():
+        if name in rows and rows[name].backbone != row.backbone:
+            mine, its = (f"'{given}'" if given else "the study's" for given in (row.backbone, rows[name].backbone))
+            yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
+
+
+def _member_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
+    if not row.members:
+        yield 'of: name the rows whose runs it joins, such as of = ["full", "multitask"]'
+    for name in row.members:
+        if name not in rows:
+            yield f"of: there is no row '{name}'"
+        elif rows[name].kind.is_ensemble:
+            yield f"of: '{name}' is an ensemble itself"
+        elif rows[name].by_source:
+            yield f"of: '{name}' has a run for each source: name rows with one run, such as those with an order"
+    for key in ("recipe", "tasks", "tune"):
+        if getattr(row, key):
+            yield f"{key}: an ensemble trains nothing"
+
+
+def _unlike_the_method(row: Row, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
+    """Mistakes in these values of ``trainable`` and ``merge``, which the row's method would ignore or replace."""
+    if any(value not in (None, *row.kind.trains) for value in trainable):
+        yield f"a row of {row.method} trains {' or '.join(row.kind.trains)}"
+    if row.kind.merges and "none" in rules:
+        yield "a row of merge merges by mean or ties: leave merge = 'none' out"
+    elif not row.kind.merges and any(rule not in (None, "none") for rule in rules):
+        yield "only a row of merge merges adapters: leave merge out"
+
+
+def _tune_mistakes(row: Row, shared: Mapping[str, Any]) -> Iterator[str]:
+    """Tuned keys that the row also sets, and values that are invalid in its recipe over the ``shared`` one."""
+    grid = row.tune or {}
+    written = layered(row.recipe, *row.tasks.values())
+    for key in grid:
+        if has_key(written, key):
+            yield f"{key}: the row's recipe sets it too: leave it out of one of them (tune = {{}} tunes nothing)"
+    base = layered(shared, row.recipe)
+    known = Recipe.problems(base)
+    problems = {problem: None for point in row.trials for problem in Recipe.problems(layered(base, point))}
+    yield from (problem for problem in problems if problem not in known)
+    yield from (f"trainable: {mistake}" for mistake in _unlike_the_method(row, grid.get("trainable", ()), ()))
+    yield from (f"merge: {mistake}" for mistake in _unlike_the_method(row, (), grid.get("merge", ())))
+
+
+def _mistakes_of_method(study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
+    """What in a compared ensemble or merged adapter does not fit the study."""
+    row, targets = rows[name], study.targets_of(name)
+    if row.kind.merges and study.source_seed is not None and not row.experts:
+        yield (
+            f"source_seed: {name} merges adapters that started from the same weights, so their seed must be that of the"
+            " target: leave source_seed out"
+        )
+    if not row.kind.is_ensemble:
+        return
+    joined = {member: study.targets_of(member) for member in row.members if member in rows}
+    for member, own in joined.items():
+        if not {*targets} & {*own}:
+            yield f"rows.{name}.of: '{member}' has none of its targets"
+    if bare := ", ".join(target for target in targets if not any(target in own for own in joined.values())):
+        yield f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member"
+    if any(study.scoring.of(target) == "dev" for target in targets):
+        yield (
+            f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half', 'test',"
+            " 'held-out' or 'train' into the study"
+        )
 
 
 def _without_partners(study: Study, name: str) -> Iterator[str]:
@@ -153,7 +402,7 @@ def _without_partners(study: Study, name: str) -> Iterator[str]:
     row = study.row(name)
     alone = [target for target in study.targets_of(name) if row.kind.joins(row) and not study.partners(name, target)]
     if alone and not any(study.partners(name, target) for target in study.targets):
-        yield f"targets: {row.kind.joins(row)} needs at least two tasks ({name}); add a target or sources"
+        yield f"targets: {name} ({row.kind.title}) needs at least two tasks: add a target or sources"
         return
     for target in alone:
         if target in study.apart:
@@ -161,31 +410,3 @@ def _without_partners(study: Study, name: str) -> Iterator[str]:
         elif row.kind.combines or row.through:
             key = "through" if row.through else "sources"
             yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
-
-
-def _nothing_to_run(study: Study, known: Sequence[str]) -> Iterator[str]:
-    if known == [*study.methods] and not any(study.targets_of(name) for name in known):
-        yield "methods: no row has one of the targets, so there is nothing to run"
-
-
-def _set_over(
-    grids: Mapping[str, Mapping[str, Table]], used: Collection[str], recipe: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Name and key of every grid with a ``used`` cell and a key that ``recipe`` sets too."""
-    for name, cells in grids.items():
-        keys = {key for point in cells.values() for key in point if has_key(recipe, key)}
-        yield from ((name, key) for key in sorted(keys) if not cells.keys().isdisjoint(used))
-
-
-def _usual_reference(values: Mapping[str, Any]) -> Any:
-    """The row to compare with in tests if the study names none: full, else the first that is not sequential.
-
-    Args:
-        values: raw, with every row written out.
-    """
-    rows = table(values.get("rows"))
-    names = map(str, listed(values.get("methods")))
-    method_of = {name: str(table(rows.get(name)).get("method", name)) for name in names}
-    sequential = [method for method, kind in KINDS.items() if kind.is_by_source]
-    able = [name for name, method in method_of.items() if method not in sequential]
-    return "full" if "full" in able else next(iter(able), "full")

@@ -19,7 +19,7 @@ from pydantic import (
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
-from pipeline.settings import forms, parts
+from pipeline.settings import parts
 from pipeline.settings.fields import Real
 from pipeline.settings.parts import Count, Number, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
@@ -101,10 +101,10 @@ class Recipe(RecipePart):
     lora: parts.Lora = parts.Lora()
     unipelt: parts.Unipelt = parts.Unipelt()
     merge: parts.Merge = parts.Merge()
-    fusion: forms.Fusion = forms.Fusion()
-    gated: forms.Gated = forms.Gated()
-    anchor: forms.Anchor = forms.Anchor()
-    standard: forms.Standard = forms.Standard()
+    fusion: parts.Fusion = parts.Fusion()
+    gated: parts.Gated = parts.Gated()
+    anchor: parts.Anchor = parts.Anchor()
+    standard: parts.Standard = parts.Standard()
     head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on the head's input; a cosine has none")
     vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also of a cosine")
     hidden_dropout: Real | None = Field(
@@ -216,14 +216,14 @@ class Recipe(RecipePart):
         return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
 
     @property
-    def fuses_as(self) -> forms.FusionForm | None:
+    def fuses_as(self) -> parts.FusionForm | None:
         """The form of the fusion that it trains; None if it trains none."""
         return self.fusion.form if self.trainable == "fusion" else None
 
     @property
-    def form(self) -> forms.FormSettings:
+    def form(self) -> parts.FormSettings:
         """The settings of that form; the defaults if it trains no fusion, or one without settings."""
-        kind = forms.FormSettings if self.fuses_as is None else forms.FORMS[self.fuses_as]
+        kind = parts.FormSettings if self.fuses_as is None else parts.FORMS[self.fuses_as]
         return next((value for _, value in self if type(value) is kind), kind())
 
     @property

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
-from pipeline.settings.forms import FormSettings
-from pipeline.settings.layers import check_layers
-from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
+from pipeline.settings.fields import check_layers
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FormSettings
 from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
 from pipeline.system.errors import PipelineError
 

@@ -1,18 +1,13 @@
 """Row: a line of the comparison."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.settings.fields import RowName, TaskName, Whole, no_repeats
-from pipeline.settings.grid import Grid, points
-from pipeline.settings.kind import SOME_KEYS, Kind
-from pipeline.settings.kinds import KINDS
+from pipeline.settings.fields import Grid, RowName, TaskName, Whole, no_repeats, points
+from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.parts import MOST_EXPERTS
-from pipeline.settings.recipe import Recipe, has_key, layered, table
 
 JoinedBy = Literal["mean", "uniform", "weighted", "vote"]
 Title = Annotated[str, Field(max_length=300)]
@@ -128,72 +123,3 @@ class Row(BaseModel):
     def by_source(self) -> bool:
         """Whether it has one run per source of a target, rather than one run for several."""
         return self.kind.is_by_source and self.order is None and self.through is None
-
-    def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        """Keys that do not fit the method, each other, or the ``rows`` that this row is built on."""
-        yield from self._key_mistakes()
-        yield from self._recipe_mistakes()
-        yield from self._base_mistakes(rows)
-        yield from self.kind.mistakes(self, rows)
-        yield from self._backbone_mistakes(rows)
-
-    def _key_mistakes(self) -> Iterator[str]:
-        for key, why in SOME_KEYS.items():
-            if key not in self.kind.keys and getattr(self, key) != type(self).model_fields[key].default:
-                yield f"{key}: {why}, not {self.method}"
-        for key, before in (("order", self.order), ("through", self.through)):
-            if before is not None and self.sources is not None:
-                yield f"sources: {key} already names the tasks before each target: leave sources out"
-        if self.order is not None and self.through is not None:
-            yield "through: order already names the tasks before each target: leave one of the two out"
-
-    def _recipe_mistakes(self) -> Iterator[str]:
-        """Settings of the row's recipe that its method would ignore or replace."""
-        for where, recipe in (
-            ("recipe", self.recipe),
-            *((f"tasks.{task}", recipe) for task, recipe in self.tasks.items()),
-        ):
-            trainable, rule = recipe.get("trainable"), table(layered(recipe).get("merge")).get("rule")
-            for mistake in self._unlike_the_method([trainable], [rule]):
-                yield f"{where}: {mistake}"
-
-    def _unlike_the_method(self, trainable: Sequence[Any], rules: Sequence[Any]) -> Iterator[str]:
-        """Mistakes in these values of ``trainable`` and ``merge``; None stands for a missing value."""
-        trains = self.kind.trains
-        if any(value is not None and value not in trains for value in trainable):
-            yield f"a row of {self.method} trains {' or '.join(trains)}"
-        yield from dict.fromkeys(filter(None, (self.kind.merge_mistake(rule) for rule in rules if rule is not None)))
-
-    def _base_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        if not self.of:
-            return
-        base = rows.get(self.of)
-        if self.built_on is None:
-            yield f"of: {self.method} is built on no other row: leave it out"
-        elif base is None:
-            yield f"of: there is no row '{self.of}'"
-        elif base.method != self.built_on:
-            yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif self.kind.builds_on_fresh and not self.experts and (base.of or base.through):
-            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters are newly initialised"
-
-    def _backbone_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        if not self.built_on:
-            return
-        for name in dict.fromkeys((self.of or "", *self.own)):
-            if name in rows and rows[name].backbone != self.backbone:
-                mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
-                yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
-
-    def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
-        """Tuned keys that the row also sets, and values that are invalid in its recipe over the ``shared`` one."""
-        grid = self.tune or {}
-        written = layered(self.recipe, *self.tasks.values())
-        for key in grid:
-            if has_key(written, key):
-                yield f"{key}: the row's recipe sets it too: leave it out of one of them (tune = {{}} tunes nothing)"
-        base = layered(shared, self.recipe)
-        problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}
-        yield from (problem for problem in problems if problem not in Recipe.problems(base))
-        yield from (f"trainable: {mistake}" for mistake in self._unlike_the_method(grid.get("trainable", ()), ()))
-        yield from (f"merge: {mistake}" for mistake in self._unlike_the_method((), grid.get("merge", ())))

@@ -1,4 +1,4 @@
-"""The tables of a study besides its rows: the low-resource curve, the scored rows, the published numbers."""
+"""The tables of a study besides its rows: low-resource curve, scored rows, published numbers, resources."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from pipeline.settings.fields import Real, RowName, Rows, TaskName, Whole, no_repeats
 
+ExecutorName = Literal["local", "ray", "slurm"]
 ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
 
@@ -80,3 +81,32 @@ class Published(BaseModel):
     @property
     def tables(self) -> tuple[str, ...]:
         return (self.table,) if isinstance(self.table, str) else self.table
+
+
+class Resources(BaseModel):
+    """The resources for every cell under ``--executor ray`` and ``slurm``; they do not affect a run's identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpus: Whole = Field(1, ge=1, le=4096, description="cores, and threads of torch")
+    gpus: Real = Field(
+        0, ge=0, le=64, description="a share of one GPU (0.25: four cells on a GPU), or several whole ones"
+    )
+    memory_gb: Real | None = Field(None, gt=0, le=10**5, description="main memory in GiB; not set: not counted")
+    retries: Whole = Field(3, ge=0, le=1000, description="how often a cell whose worker is lost is resumed elsewhere")
+    minutes: Whole = Field(
+        60 * 24, ge=1, le=60 * 24 * 365, description="slurm: time limit of a job; its cell resumes in the next"
+    )
+    partition: str | None = Field(None, pattern=r"^\S+$", max_length=200, description="slurm: where to queue")
+
+    @field_validator("gpus")
+    @classmethod
+    def _share_or_whole(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("give a share of one GPU (0 to 1) or a whole number")
+        return value
+
+    @property
+    def processes(self) -> int:
+        """How many processes train a cell together: one per GPU."""
+        return max(1, int(self.gpus))

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from pipeline.settings.fields import RowName, Rows, TaskName, Whole, no_repeats
-from pipeline.settings.grid import Grid
+from pipeline.settings.fields import Grid, RowName, Rows, TaskName, Whole, no_repeats
 from pipeline.settings.recipe import Recipe, layered
-from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Method, Row
-from pipeline.settings.sections import Curve, Published, ScoredRows
+from pipeline.settings.sections import Curve, Published, Resources, ScoredRows
 
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 _FOLDERS = ("runs", "ensembles")

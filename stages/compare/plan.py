@@ -11,7 +11,7 @@ from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.grid import point_text
+from pipeline.settings.fields import point_text
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.rows import JoinedBy, Method, Row
 from pipeline.settings.study import Study

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.settings.parse_study import read_study
 from pipeline.settings.study import Study
-from pipeline.settings.study_files import read_study
 
 STUDIES = Path(__file__).parent
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pipeline.settings.parse_study import with_task_names
+from pipeline.settings.parse_study import read_study, with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
-from pipeline.settings.study_files import read_study
 from pipeline.system.errors import PipelineError
 from stages.compare.plan import in_order, job_of, plan
 from stages.studies import STUDIES

@@ -15,8 +15,7 @@ from pipeline.methods.registry import METHODS, add_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import module_parameter_names
-from pipeline.settings.forms import FusionForm
-from pipeline.settings.parts import Merge
+from pipeline.settings.parts import FusionForm, Merge
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import parameter_groups
 from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_sources, saved_modules

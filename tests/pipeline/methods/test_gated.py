@@ -17,7 +17,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
-from pipeline.settings.forms import Gated
+from pipeline.settings.parts import Gated
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.optim import peak_rates

@@ -21,9 +21,9 @@ from pipeline.reporting.published import published_mistakes
 from pipeline.reporting.published.values import published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.settings.parse_study import study_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import Published
-from pipeline.settings.study_files import study_names
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from stages.report import report as report_again

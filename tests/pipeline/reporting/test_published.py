@@ -10,10 +10,10 @@ from pipeline.data.tasks import built_in_tasks
 from pipeline.reporting.published.settings import all_settings, differences, settings_of
 from pipeline.reporting.published.values import absent_rows, published_epochs, statistic_of, tables
 from pipeline.settings.kinds import KINDS
+from pipeline.settings.parse_study import read_study, study_names
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
-from pipeline.settings.study_files import read_study, study_names
 from tests.pipeline.settings.test_study import STUDIES
 
 OWN = ("", "-pal", "-prefix", "-adapter")

@@ -13,7 +13,7 @@ from pipeline.methods.gated import GatedFusion
 from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
 from pipeline.runs.gates import ADDED_ROWS, choose_gates
-from pipeline.settings.forms import gates_text
+from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")

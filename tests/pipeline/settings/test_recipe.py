@@ -8,8 +8,7 @@ import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.run_record import SCHEMA
-from pipeline.settings.forms import FusionForm
-from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, Pal
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FusionForm, Pal
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe, layered
 from pipeline.settings.resolve import keys_without_effect, resolve
 from pipeline.system.atomic import canonical_json

@@ -71,7 +71,7 @@ def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
         ({"tune": {"encoding": ["cross"], "head": ["cosine"]}}, "rows.full.tune.head: 'cosine'"),
         ({"tune": {"trainable": ["full", "fusion"]}}, "rows.full.tune.trainable:"),
         ({"tune": {"merge": ["mean", "ties"]}}, "rows.full.tune.merge:"),
-        ({"tune": {"epochs": list(range(1, 202))}}, "rows.full.tune: 201 trials"),
+        ({"tune": {"epochs": list(range(1, 1002))}}, "rows.full.tune: 1001"),
         ({"tune": {"epochs": [2]}, "recipe": {"epochs": 3}}, "rows.full.tune.epochs:"),
         ({"tune": {"pal_size": [12]}, "recipe": {"pal": {"size": 24}}}, "rows.full.tune.pal_size:"),
         ({"tune": {"epochs": [2]}, "tasks": {"sst": {"epochs": 3}}}, "rows.full.tune.epochs:"),
