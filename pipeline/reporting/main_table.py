@@ -1,0 +1,198 @@
+"""The main table: every row on every target, tested against the reference, with its cost."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.records.studies import Line
+from pipeline.reporting.cells import (
+    Verdicts,
+    against_reference,
+    count_cell,
+    effort_cells,
+    line_cell,
+    score_cells,
+    with_best,
+)
+from pipeline.reporting.duels import leading_fusion
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import (
+    StudyRuns,
+    joint_titles,
+    mean_of,
+    once,
+    peak_memory_of,
+    records_of,
+    targets_at_once,
+)
+from pipeline.reporting.text import (
+    MISSING,
+    MOST_NAMED,
+    amounts,
+    capital,
+    comparisons,
+    count,
+    listed,
+    number,
+    where_text,
+)
+from pipeline.stats.metrics import overall
+from pipeline.stats.paired import LEVEL, Comparison, Verdict
+
+MEANS = ("mean", "mean, (r+1)/2")
+"""Columns of means over targets: plain, and with correlations rescaled to the range of an accuracy."""
+_SAYS = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
+
+
+@once
+def main_verdicts(runs: StudyRuns) -> Verdicts:
+    return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
+
+
+def main_table(runs: StudyRuns) -> Table | None:
+    against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
+    columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
+    rows = with_best([_row(runs, line) for line in runs.lines], columns)
+    looks = f"{runs.study.looks} looks" if runs.study.looks > 1 else ""
+    joint = joint_titles(runs)
+    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, looks=looks, joint=joint)
+
+
+def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
+    targets, group = runs.study.targets, runs.all(line)
+    records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
+    mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
+    scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
+    if len(scores) == len(targets):
+        mean, rescaled = overall(scores, runs.metrics)
+    planned = {target: len(runs.entries(line, target)) for target in targets}
+    cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
+    if len(targets) > 1:
+        cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)
+    return {
+        "method": line_cell(runs, line),
+        **cells,
+        "trainable parameters": count_cell(mean_of(record.cost.trainable_parameters for record in records)),
+        **effort_cells(runs, line.row, group),
+        "peak memory, MB": count_cell(peak_memory_of(records)),
+        "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
+    }
+
+
+@once
+def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
+    """The comparison of every line on the mean over targets, highest first."""
+    scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
+    comparisons = {
+        line: comparison
+        for line in _undivided_lines(runs)
+        if (comparison := main_verdicts(runs).get(((line, None), scope))) is not None
+    }
+    return dict(sorted(comparisons.items(), key=lambda pair: -pair[1].difference))
+
+
+def _undivided_lines(runs: StudyRuns) -> list[Line]:
+    """Every line but those of sequential fine-tuning from several sources, which would outnumber the others."""
+    lines = Counter(line.row for line in runs.lines)
+    return [line for line in runs.lines if lines[line.row] == 1]
+
+
+def which_compared(runs: StudyRuns) -> str:
+    """Which rows :func:`main_comparisons` holds, such as ``that have all targets``; empty if it holds all."""
+    targets, undivided = runs.study.targets, _undivided_lines(runs)
+    left = [line for line in runs.lines if line not in main_comparisons(runs) and line != runs.reference]
+    whole = [line for line in left if len(runs.groups(line)) == len(targets)]
+    split = [line for line in whole if line not in undivided]
+    which = []
+    if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
+        which.append("have all targets")
+    elif len(left) > len(split):  # some lines have no run, or lack the reference's seeds
+        which.append("can be tested")
+    if split:
+        which.append("are not split by source")
+    return f"that {' and '.join(which)}" if which else ""
+
+
+def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
+    groups: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
+    for line, comparison in main_comparisons(runs).items():
+        groups[comparison.verdict][runs.title(line)] = comparison
+    return {verdict: own for verdict, own in groups.items() if own}
+
+
+def main_verdict(runs: StudyRuns) -> Iterator[str]:
+    """How many rows are better or worse than the reference, and which scores highest."""
+    groups, against = _by_verdict(runs), runs.title(runs.reference)
+    if not groups:
+        return
+    where, total = where_text(runs.study), sum(map(len, groups.values()))
+    if total <= MOST_NAMED:
+        clauses = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in groups.items())
+        yield f"Compared with {against} on {where}, {'; '.join(clauses)}."
+        return
+    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in groups.items()])
+    means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
+    best = max(means, key=lambda line: means[line])
+    highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
+    which, others = which_compared(runs), len(runs.lines) - 1
+    rows = f"Of the {others} other rows, the {total} {which}," if which else f"The {total} other rows"
+    yield f"{rows} compared with {against} on {where}: {counts}; {highest}."
+
+
+def _mean(runs: StudyRuns, line: Line) -> float | None:
+    """The mean over targets of their mean scores; None if one is missing."""
+    scores = [statistics.mean(scored.value for scored in own) for own in runs.groups(line).values()]
+    return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
+
+
+def cost_sentences(runs: StudyRuns) -> Iterator[str]:
+    """Trained parameters and time of the leading fusion, or else of the best row, and of the reference."""
+    subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
+    if subject in (None, runs.reference) or not runs.all(runs.reference):
+        return
+    ours, theirs = (
+        (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
+        for group in (runs.all(subject), runs.all(runs.reference))
+    )
+    our_targets, their_targets = (_for_targets(runs, line) for line in (subject, runs.reference))
+    yield (
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds per seed"
+        f"{our_targets}, sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
+        f" {count(theirs[1])}{their_targets if their_targets != our_targets else ''}."
+    )
+
+
+def _for_targets(runs: StudyRuns, line: Line) -> str:
+    """What a line's cost covers: `` for each target`` or `` for all 3 targets at once``; empty with one target."""
+    total, at_once = len(runs.study.targets), targets_at_once(runs, line)
+    if total == 1:
+        return ""
+    if at_once == 1:
+        return " for each target"
+    which = str(at_once) if at_once < total else "both" if total == 2 else f"all {total}"
+    return f" for {which} targets at once"
+
+
+def main_sentences(runs: StudyRuns) -> Iterator[str]:
+    """One sentence per verdict on the mean, with the number of targets on which each row is better or worse."""
+    groups, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
+    if sum(map(len, groups.values())) > MOST_NAMED:
+        for verdict, own in groups.items():
+            where = where_text(runs.study)
+            yield f"{capital(_SAYS[verdict])} {against} on {where}: {'; '.join(amounts(own, runs.study))}."
+    each = {
+        line: Counter(
+            comparison.verdict
+            for t in targets
+            if (comparison := main_verdicts(runs).get(((line, None), t))) is not None
+        )
+        for line in _undivided_lines(runs)
+    }
+    if len(targets) == 1 or not any(each.values()):
+        return
+    parts = []
+    for line, verdicts in each.items():
+        counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
+        parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
+    counted = "; ".join(parts) or "no significant difference"
+    yield f"On single targets (of {len(targets)}), compared with {against}: {counted}."
