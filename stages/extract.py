@@ -48,22 +48,38 @@ def extract(
         workspace = workspace.apart_from(without_rows_of)
     own = workspace.task(task)
     note_ignored(given, f"an adapter of kind '{recipe.adapter.kind}' for task '{own.name}'", [(recipe, own)])
-    starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
-    is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
-
-    def trained(number: int) -> Made[RunRecord]:
-        again = recipe.changed({"reshuffle": number} if number else {})
-        request = RunRequest.single("adapter", own, again, seed, limit, adapters=starts, in_turn=is_named)
-        return get_or_train(TrainingRun(request, workspace), force)
-
+    if soup > 1:
+        resolved = workspace.resolve(recipe, own)
+        if why := why_not_started_from(resolved, own.is_pair, resolved):
+            raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
+    made = experts(own, recipe, workspace, seed=seed, limit=limit, start_from=start_from, count=soup, force=force)
     if soup == 1:
-        return trained(0)
-    resolved = workspace.resolve(recipe, own)
-    if why := why_not_started_from(resolved, own.is_pair, resolved):
-        raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
-    experts = tuple(workspace.adapter_of(trained(number).record) for number in range(soup))
-    request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=experts)
+        return made[0]
+    adapters = tuple(workspace.adapter_of(each.record) for each in made)
+    request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=adapters)
     return get_or_train(TrainingRun(request, workspace), force)
+
+
+def experts(
+    task: Task,
+    recipe: Recipe,
+    workspace: Workspace,
+    *,
+    seed: int,
+    limit: int | None,
+    start_from: str | None,
+    count: int,
+    force: bool = False,
+) -> list[Made[RunRecord]]:
+    """Train ``count`` adapters for ``task`` that differ only in the order of batches and in dropout."""
+    starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed)
+    is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
+    made = []
+    for number in range(count):
+        again = recipe.changed({"reshuffle": number} if number else {})
+        request = RunRequest.single("adapter", task, again, seed, limit, adapters=starts, in_turn=is_named)
+        made.append(get_or_train(TrainingRun(request, workspace), force))
+    return made
 
 
 def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:

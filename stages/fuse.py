@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from pipeline.data.tasks import BEST
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
@@ -9,8 +10,10 @@ from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
+from stages.extract import experts as train_experts
 from stages.extract import extract, note_ignored
 
 
@@ -23,6 +26,7 @@ def fuse(
     limit: int | None = None,
     target_limit: int | None = None,
     sources: str | None = None,
+    experts: int = 3,
     force: bool = False,
     given: Collection[str] = (),
 ) -> Made[RunRecord]:
@@ -37,7 +41,8 @@ def fuse(
             lacks is trained first, apart from rows with a text of the target's dev or test, as is the target's own if
             the recipe takes it. ``best:N``: of the adapters that fit the N that
             :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all that fit. In
-            both cases none is trained.
+            both cases none is trained. Experts are warm-started from one of these adapters, as ``extract`` is.
+        experts: the number of adapters in a fusion of experts. They are trained first, if they are missing.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
         given: the keys of the recipe that the user set; a note names those without effect.
     """
@@ -46,17 +51,27 @@ def fuse(
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     named = () if sources is None or count is not None else parse_sources(sources, workspace)
-    adapters = [(fusion.adapter_recipe(task), task) for task in (workspace.task(name.task) for name in named)]
-    what = f"a {recipe.fusion.form} fusion for task '{fusion.task.name}'" + (" or on its adapters" if named else "")
+    is_of_target = recipe.form.of_target
+    tasks = [*(workspace.task(name.task) for name in named), *([fusion.task] if is_of_target else [])]
+    adapters = [(fusion.adapter_recipe(task), task) for task in tasks]
+    what = f"a {recipe.fusion.form} fusion for task '{fusion.task.name}'" + (" or on its adapters" if adapters else "")
     note_ignored(given, what, [(recipe, fusion.task), *adapters])
     if named:
         names = fusion.named(named)
         if unused := [name.task for name in named if name not in names]:
-            notice(f"note: a gated fusion trains its own adapter of {unused[0]}: --sources ignores it")
+            notice(f"note: a {recipe.fusion.form} fusion trains its own adapter of {unused[0]}: --sources ignores it")
         _train_missing(names, fusion, seed, limit, target_limit)
+    rows = limit if target_limit is None else target_limit
+    if is_of_target:
+        if count is not None:
+            raise PipelineError(f"--sources {sources}: experts start from one adapter: name tasks, or leave it out")
+        start = BEST if names is None else ",".join(str(name) for name in names)
+        own_recipe = fusion.adapter_recipe(fusion.task)
+        made = train_experts(fusion.task, own_recipe, workspace, seed=seed, limit=rows, start_from=start, count=experts)
+        fused = [workspace.adapter_of(each.record) for each in made]
+        return get_or_train(TrainingRun(fusion.request(fused, seed=seed, limit=rows), workspace), force)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
-    rows = limit if target_limit is None else target_limit
     if own is not None and rows is None:
         rows = own.limit
     run = TrainingRun(fusion.request(chosen, seed=seed, limit=rows), workspace)

@@ -116,20 +116,21 @@ class _Pruning:
         return record
 
     def _keep_best(self, model: TransferModel, scoring: Scoring) -> tuple[dict[str, float], list[str]]:
-        """Leave out all but the sources that get most attention: the share of each source, and the tasks kept."""
+        """Leave out all but the sources that get most attention: the share of each source, and the names kept."""
         manifest = self.fusion.manifest
-        tasks = [source.task for source in manifest.sources]
-        members = members_of(manifest.recipe, self.task.name, tasks)
+        names = manifest.recipe.form.names_of(manifest.sources)
+        members = members_of(manifest.recipe, self.task.name, names)
         own = own_member(manifest.recipe, self.task.name, members)
         shares = source_shares(model.backbone, members, scoring.inputs())
         # Of equal shares the first in the fusion's order; the target's own adapter stays if it has no gate.
-        ranked = sorted(tasks, key=lambda name: (name != own, -shares[name]))
+        ranked = sorted(names, key=lambda name: (name != own, -shares[name]))
         return shares, prune_fusion(model.backbone, members, {*ranked[: self.keep], *({own} if own else ())})
 
     def _artifact(self, model: TransferModel, kept: Collection[str], dev: float) -> Artifact:
         """What is left of the fusion, put into the store."""
         manifest, rows = self.fusion.manifest, self.data.dev
-        sources = tuple(source for source in manifest.sources if source.task in kept)
+        named = zip(manifest.recipe.form.names_of(manifest.sources), manifest.sources, strict=True)
+        sources = tuple(source for name, source in named if name in kept)
         changes = {
             "run": self.name,
             "dev": dev,
@@ -140,7 +141,7 @@ class _Pruning:
             "pruned_from": manifest.run,
             "files": {},
         }
-        names = [source.task for source in sources]
+        names = manifest.recipe.form.names_of(sources)
         untrained = replace(self.data, train=self.data.train.iloc[:0], added={})
         seen = seen_rows({self.task.name: untrained}, [manifest.as_source], self.workspace)
         return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names, seen)

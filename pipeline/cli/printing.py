@@ -89,7 +89,8 @@ def print_run(
     """
     opened = {task: gate for task, gate in record.gates.items() if gate}
     offered = dict.fromkeys(source["task"] for source in record.chosen_from) if record.gates else {}
-    kept = {source.task for source in record.sources} | ({record.task} if record.recipe.trains_own else set())
+    form = record.recipe.form
+    kept = {*form.names_of(record.sources), *([record.task] if form.trains_own else [])}
     print_filled(
         "run",
         {**record.summary(), **({"probe": probe._asdict()} if probe else {})},

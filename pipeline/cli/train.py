@@ -92,6 +92,7 @@ def fuse(
     drop_layers: str | None = None,
     fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
     fusion_impl: FusionImplementation | None = None,
+    experts: int | None = None,
     target_limit: int | None = None,
     places: Places = Places(),
     training: Training = Training(),
@@ -108,12 +109,16 @@ def fuse(
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
+        experts: Number of adapters in a fusion of experts (3). They are trained on the target, all warm-started from
+            the same source, and their mean is taken in every layer.
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
     own = {"adapter": adapter, "drop_layers": drop_layers, "fusion": fusion, "fusion_impl": fusion_impl}
     recipe = training.parse("fusion", **own)
     running.check()
     check_limit(target_limit, "--target-limit")
+    if experts is not None and not (2 <= experts <= MOST_EXPERTS and recipe.form.of_target):
+        raise PipelineError(f"--experts {experts}: give 2 to {MOST_EXPERTS}, with --fusion experts")
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage
@@ -127,6 +132,7 @@ def fuse(
         limit=running.limit,
         target_limit=target_limit,
         sources=sources,
+        experts=experts or 3,
         force=running.force,
         given=training.given(**own),
     )

@@ -23,7 +23,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, Parts, RunRequest, first_of
-from pipeline.runs.weights import load_head, load_mean_head, load_weights
+from pipeline.runs.weights import load_mean_head, load_weights
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few
@@ -109,7 +109,7 @@ def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder
         check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
     merge_into(encoder, task.name, [modules_of(artifact) for artifact in request.adapters], recipe.merge)
     load_mean_head(own, model.of(task.name).head)
-    if recipe.is_merged_only:
+    if recipe.is_averaged:
         model.requires_grad_(False)
 
 
@@ -123,7 +123,8 @@ def _build_fusion(
     task, recipe, _ = part
     for artifact in adapters:
         artifact.verify()
-    sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
+    names = recipe.form.names_of([artifact.manifest for artifact in adapters])
+    sources = dict(zip(names, map(modules_of, adapters), strict=True))
     anchored = recipe.form.anchored
     add_fusion(encoder, sources, recipe, task.name, initial.manifest.task if initial is not None and anchored else None)
     if initial is not None and not anchored:
@@ -131,12 +132,15 @@ def _build_fusion(
     backbone.check_unchanged(encoder)
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
-    own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
-    if own is not None:
-        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run, own.manifest.kind)
-    start = initial if anchored else own
-    if recipe.fusion.head_start and recipe.fuses_own and start is not None and same_head(start.manifest.recipe, recipe):
-        load_head(start, model.head)
+    own = [artifact for artifact in adapters if artifact.manifest.task == task.name]
+    for made in (artifact.manifest for artifact in own):
+        check_meaning(made.meaning, made.pair, task, made.run, made.kind)
+    starts = own if not anchored else [] if initial is None else [initial]
+    have_its_head = bool(starts) and all(same_head(start.manifest.recipe, recipe) for start in starts)
+    if recipe.fusion.head_start and recipe.fuses_own and have_its_head:
+        load_mean_head(starts, model.head)
+    if recipe.is_averaged:
+        model.requires_grad_(False)
     form, built = FORMS[recipe.fusion.form], MultitaskModel({task.name: model})
     penalty = form.penalty(encoder, recipe)
     undecayed = tuple(f".backbone.{name}" for name in form.without_decay(encoder))

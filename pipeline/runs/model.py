@@ -103,11 +103,12 @@ class Model:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The tasks of the adapters that a fusion mixes, in its order; empty for any other model."""
+        """The adapters that a fusion mixes, in its order, by task, or ``task@run`` for several of the target; empty for
+        any other model."""
         if self.artifact is None or self.artifact.manifest.kind != "fusion":
             return ()
-        sources = [source.task for source in self.artifact.manifest.sources]
-        return tuple(members_of(self._target.recipe, self.task, sources))
+        recipe = self._target.recipe
+        return tuple(members_of(recipe, self.task, recipe.form.names_of(self.artifact.manifest.sources)))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -220,8 +221,9 @@ class Model:
         sources = store.adapters_of(manifest)
         usable = usable_artifacts(store.artifacts(), manifest.backbone_weights)
         own = best_of([each for each in usable if each.manifest.task == self.task], "adapter", self._target.task)
-        named = {artifact.manifest.task: artifact for artifact in [*([own] if own else []), *sources]}
-        return [each for each in named.values() if each.manifest.pair == self.is_pair and each != trained]
+        if own is not None and own.manifest.task not in {source.manifest.task for source in sources}:
+            sources = [own, *sources]
+        return [each for each in sources if each.manifest.pair == self.is_pair and each != trained]
 
     def sibling(self, artifact: Artifact) -> "Model":
         """Load another artifact of the store onto the same device; both models share one frozen backbone.

@@ -49,8 +49,8 @@ def restore(
         adapters = workspace.store.adapters_of(manifest)
         for adapter in adapters:
             adapter.verify()
-        sources = {adapter.manifest.task: modules_of(adapter) for adapter in adapters}
-        load_fusion(encoder, sources, modules_of(trained), dropped)
+        sources = zip(manifest.recipe.form.names_of(manifest.sources), map(modules_of, adapters), strict=True)
+        load_fusion(encoder, dict(sources), modules_of(trained), dropped)
         use_fusion_implementation(encoder, manifest.recipe.fusion.implementation)
     backbone.check_and_share(encoder, own)
     model = assemble(encoder, manifest.recipe, task)

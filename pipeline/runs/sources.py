@@ -29,6 +29,9 @@ class SourceName:
     task: str
     run: str | None = None
 
+    def __str__(self) -> str:
+        return self.task if self.run is None else f"{self.task}@{self.run}"
+
     def means(self, adapter: Manifest) -> bool:
         """Whether ``adapter`` is the named one, or one that the name may stand for."""
         return adapter.task == self.task and self.run in (None, adapter.run)
@@ -80,7 +83,8 @@ class Fusion:
         self.task, self.recipe, self.workspace = task, recipe, workspace
         resolved = workspace.resolve(recipe, task) if task.is_pair else recipe
         self.encoding = resolved.encoding or "cross"
-        self._takes_own = recipe.fuses_own
+        # Experts are trained for the fusion; of the other forms some take one adapter of the target's from the store.
+        self._takes_own = recipe.fuses_own and not recipe.form.of_target
 
     def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
         """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
@@ -182,7 +186,7 @@ class Fusion:
         Raises:
             PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
         """
-        if not self._takes_own:
+        if not self.recipe.fuses_own:
             chosen = [artifact for artifact in chosen if artifact.manifest.task != self.task.name]
         for manifest in (artifact.manifest for artifact in chosen):
             if why := self._why_not(manifest):

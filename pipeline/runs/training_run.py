@@ -249,7 +249,8 @@ class TrainingRun:
 
     def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
         """The adapters of a fusion that stay frozen."""
-        fused = [each.manifest.task for each in adapters] if self.recipe.trainable == "fusion" else []
+        is_fusion = self.recipe.trainable == "fusion"
+        fused = self.recipe.form.names_of([each.manifest for each in adapters]) if is_fusion else []
         return [name for name in fused if not self.recipe.trains_own or name != self.task.name]
 
     def _fit(
@@ -351,8 +352,9 @@ class TrainingRun:
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         model, sources = start.built.model, self.sources(start.adapters)
+        fused = self.recipe.form.names_of(sources)
         if self.kind.artifact == "fusion":
-            names = members_of(self.recipe, self.task.name, [source.task for source in sources])
+            names = members_of(self.recipe, self.task.name, fused)
             weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
         weights_sha256, artifact = None, None
@@ -369,7 +371,9 @@ class TrainingRun:
             kind=request.kind,
             seed=request.seed,
             identity=self.identity,
-            sources=tuple(each.model_copy(update={"tensors": hashes.get(each.task)}) for each in sources),
+            sources=tuple(
+                each.model_copy(update={"tensors": hashes.get(name)}) for name, each in zip(fused, sources, strict=True)
+            ),
             anchor=None if start.initial is None else start.initial.manifest.task,
             started_from=None if start.initial is None else start.initial.manifest.as_source,
             **start.choice.record,
@@ -423,4 +427,5 @@ class TrainingRun:
             # An adapter needs none of those that it may have been warm-started from.
             sources=tuple(sources) if self.kind.artifact == "fusion" else (),
         )
-        return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources], seen)
+        names = self.recipe.form.names_of(sources)
+        return save_artifact(self.workspace.store, manifest, model.of(task.name), names, seen)

@@ -19,7 +19,7 @@ SOME_KEYS: dict[str, str] = {
     "after": "only joint training (multitask) can start after other tasks",
     "members": "only an ensemble has members: of names one row",
     "most": "only an ensemble has members",
-    "experts": "only a merged adapter or an ensemble takes several runs of a row",
+    "experts": "only a merged adapter, a fusion or an ensemble takes several runs of a row",
     "rule": "only an ensemble joins predictions",
 }
 """The keys of a row that only some kinds have, and the reason."""
@@ -87,7 +87,7 @@ class Kind:
         """Whether a row learns from several tasks."""
         if self.is_one_adapter:
             return self.built_on(row) is not None
-        return self.needs_tasks and not (self.merges and row.experts)
+        return self.needs_tasks and not (self.combines and row.experts)
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
         """The raw recipe of a row, with the merge rule that the kind fixes."""
@@ -160,7 +160,7 @@ KINDS: Mapping[str, Kind] = {
     "fusion": Kind(
         title="fusion",
         trains=("fusion",),
-        keys=("own", "variant_of"),
+        keys=("own", "variant_of", "experts"),
         takes="fusion",
         artifact="fusion",
         base="adapter",

@@ -324,6 +324,11 @@ def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
     for name in row.own if kind.combines else ():
         if name not in rows or rows[name].method != "adapter":
             yield f"own: '{name}' is not a row of adapters"
+    if kind.artifact == "fusion":
+        if (row.experts is None) == (table(layered(row.recipe).get("fusion")).get("form") == "experts"):
+            yield "experts: give fusion = 'experts' in the recipe and the number of experts together"
+        if row.experts and row.own:
+            yield "own: all experts are of the target: leave it out"
     if kind.merges and row.experts and table(layered(row.recipe).get("merge")).get("rule", "mean") != "mean":
         yield "experts: ties merges what adapters changed since they were new: use merge = 'mean'"
     if kind.is_ensemble:

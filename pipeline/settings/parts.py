@@ -3,8 +3,8 @@
 Without layers, since importing torch is slow: those of a form of fusion are in ``pipeline/methods/FORM.py``.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -23,7 +23,7 @@ SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
 MergeRule = Literal["none", "mean", "ties"]
-FusionForm = Literal["gated", "anchored", "standard", "mean"]
+FusionForm = Literal["gated", "anchored", "standard", "mean", "experts"]
 FusionImplementation = Literal["fast", "stock"]
 Gate = Literal["token", "scalar", "vector", "matrix"]
 Own = Literal["fresh", "warm", "trained", "frozen", "none"]
@@ -203,6 +203,16 @@ class Joint(RecipePart):
         return surgery
 
 
+class Source(Protocol):
+    """An adapter that a fusion mixes."""
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def run(self) -> str: ...
+
+
 class FormSettings(RecipePart):
     """A form of fusion without settings, which trains over all adapters that it is given, the target's included."""
 
@@ -213,6 +223,14 @@ class FormSettings(RecipePart):
     """Whether its layers have trainable weights."""
     anchored: ClassVar[bool] = False
     """It starts from one of its adapters, the best on dev, with that adapter's head; this start is scored too."""
+
+    of_target: ClassVar[bool] = False
+    """It mixes several adapters of the target instead of one for each task, and starts as their mean."""
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the fusion is a model of the target before its first step, whose score may be the best."""
+        return self.anchored or self.of_target
 
     @property
     def own_adapter(self) -> Own:
@@ -233,6 +251,10 @@ class FormSettings(RecipePart):
     def probes_gates(self) -> bool:
         """Whether linear probes select the sources and their gates."""
         return False
+
+    def names_of(self, sources: Iterable[Source]) -> list[str]:
+        """The names of a fusion's ``sources`` in its model: their tasks, or ``task@run`` if all are of the target."""
+        return [f"{source.task}@{source.run}" if self.of_target else source.task for source in sources]
 
     def resolved(self, learning_rate: float) -> Self:
         """The settings with every None filled; ``learning_rate`` is the fusion's."""
@@ -333,7 +355,25 @@ class Mean(FormSettings):
     trains = False
 
 
-FORMS: dict[FusionForm, type[FormSettings]] = {"gated": Gated, "anchored": Anchor, "standard": Standard, "mean": Mean}
+class Experts(FormSettings):
+    """Settings of a fusion of experts."""
+
+    summary = "attention over several adapters of the target, initialised to their mean"
+    of_target = True
+
+    flags = {"train": "train_experts", "rank": "experts_rank"}
+
+    train: bool = Field(False, description="train the attention and the head; unset: keep the mean")
+    rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
+
+
+FORMS: dict[FusionForm, type[FormSettings]] = {
+    "gated": Gated,
+    "anchored": Anchor,
+    "standard": Standard,
+    "mean": Mean,
+    "experts": Experts,
+}
 SUMMARIES = "; ".join(f"{name}: {form.summary}" for name, form in FORMS.items())
 
 

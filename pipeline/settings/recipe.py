@@ -105,6 +105,7 @@ class Recipe(RecipePart):
     gated: parts.Gated = parts.Gated()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
+    experts: parts.Experts = parts.Experts()
     head_dropout: Real = Field(0.1, ge=0, lt=1, description="dropout on the head's input; a cosine has none")
     vector_dropout: Real = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also of a cosine")
     hidden_dropout: Real | None = Field(
@@ -211,9 +212,11 @@ class Recipe(RecipePart):
         return self.trainable in ("adapter", "full+adapter")
 
     @property
-    def is_merged_only(self) -> bool:
-        """Whether it only merges an adapter from others, without training."""
-        return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
+    def is_averaged(self) -> bool:
+        """Whether it only joins trained adapters, merged or as experts, so that nothing trains."""
+        if self.trainable == "adapter":
+            return self.merge.rule != "none" and not self.merge.train
+        return self.form.of_target and not self.experts.train
 
     @property
     def fuses_as(self) -> parts.FusionForm | None:

@@ -18,13 +18,12 @@ LEARNING_RATES: dict[Trainable, float] = {
     "full+adapter": 5e-5,
 }
 
-# Settings that matter to a model without training; then those that also matter to a probe, a mean, a merged adapter.
+# Settings that matter to a model without training; then those that also matter to a probe, and to joined adapters.
 _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
 _SOLVED = frozenset({"class_weights", "extra", "permute_labels"})
-_FUSED = frozenset({"adapter", "bottleneck", "fusion"})
-_MERGED = frozenset({"adapter", "bottleneck", "merge"})
+_JOINED = frozenset({"adapter", "bottleneck", "fusion", "merge"})
 
 
 def resolve(
@@ -188,12 +187,12 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "temperature": recipe.joint.mixing == "temperature",
     }
     if _is_frozen(recipe) and head == "cosine" and not joint:  # a cosine has no weights, so nothing trains
-        adapted = _FUSED if recipe.trainable == "fusion" else frozenset()
+        adapted = _JOINED if recipe.trainable == "fusion" else frozenset()
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - adapted, False)
     elif recipe.is_solved:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _SOLVED, False)
-    elif recipe.is_merged_only:
-        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)
+    elif recipe.is_averaged:
+        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _JOINED, False)
     return has_effect
 
 
@@ -232,7 +231,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
     # If nothing trains, there is only the start to score.
-    usual_start = recipe.form.anchored or merges or (_is_frozen(recipe) and not has_weights)
+    usual_start = recipe.form.starts_trained or merges or (_is_frozen(recipe) and not has_weights)
     return {
         **recipe.budget,
         "learning_rate": modules,

@@ -45,8 +45,8 @@ class Row(BaseModel):
     )
     experts: Annotated[Whole, Field(ge=2, le=MOST_EXPERTS)] | None = Field(
         None,
-        description="merge, ensemble: so many runs of the row `of`, or of each member, that differ only in the order of"
-        " batches and in dropout: merged, they are a soup",
+        description="merge, fusion, ensemble: so many runs of the row `of`, or of each member, that differ only in the"
+        " order of batches and in dropout; merged, they are a soup",
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of adapters; the best on dev is the target's own adapter; none: as `of`"

@@ -123,8 +123,8 @@ class Estimate:
 def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> Work:
     steps = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in train.items()})
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
-    epochs = 0 if recipe.is_merged_only else recipe.epochs_of(steps)
-    scores_start = recipe.score_start or recipe.is_merged_only
+    epochs = 0 if recipe.is_averaged else recipe.epochs_of(steps)
+    scores_start = recipe.score_start or recipe.is_averaged
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(scores_start)
     # Batches are full but for a pass's last one.
     share = sum(train.values()) / sum(map(recipe.steps_over, train.values()))

@@ -140,14 +140,16 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
         if with_head:
             model.save_head(str(folder), task, use_safetensors=True)
         return "adapter"
-    members = members_of(trained.recipe, task, [source.task for source in artifact.manifest.sources])
+    names = trained.recipe.form.names_of(artifact.manifest.sources)
+    members = members_of(trained.recipe, task, names)
     if joined := FORMS[trained.recipe.fusion.form].as_adapters(trained.model.backbone, members):
         _add_joined(model, trained, joined)
         model.save_adapter(str(folder), task, use_safetensors=True)
         return "adapter"
     # Load into the encoder, from which it was saved: AdapterHub finds a fusion's tensors only under the same names.
     encoder = model.base_model
-    names = [encoder.load_adapter(str(each.folder), use_safetensors=True) for each in trained.adapters]
+    for name, each in zip(names, trained.adapters, strict=True):
+        encoder.load_adapter(str(each.folder), load_as=name, use_safetensors=True)
     encoder.load_adapter_fusion(str(artifact.folder), use_safetensors=True)
     head = {"head_setup": task} if with_head else {}
     model.save_adapter_setup(str(folder), Fuse(*names), use_safetensors=True, **head)

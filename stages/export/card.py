@@ -31,8 +31,12 @@ def write_card(
         scores: the run's scores, their numbers of rows, and its training data; None: not recorded.
         others: the other tasks that it learned from.
     """
-    sources = [adapter.manifest.task for adapter in trained.adapters]
-    what = f"fusion of adapters ({', '.join(sources)})" if trained.kind == "fusion" else _KINDS.get(trained.kind)
+    sources = list(dict.fromkeys(adapter.manifest.task for adapter in trained.adapters))
+    what = (
+        f"fusion of {len(trained.adapters)} adapters ({', '.join(sources)})"
+        if trained.kind == "fusion"
+        else _KINDS.get(trained.kind)
+    )
     card = ModelCard.from_template(
         _metadata(trained, written, scores, others, licence),
         template_path=str(TEMPLATE),
