@@ -47,9 +47,17 @@ def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
 
 def _mean_shares(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The mean over seeds of ``weight`` by ``site``, ``layer`` and ``adapter``, of a table a seed."""
-    shares = pd.concat([part.pivot(index=["site", "layer"], columns="adapter", values="weight") for part in parts])
+    shares = pd.concat(
+        [_numbered(part).pivot(index=["site", "layer"], columns="adapter", values="weight") for part in parts]
+    )
     means = shares.fillna(0.0).groupby(level=["site", "layer"], sort=False).mean()
     return means.melt(var_name="adapter", value_name="weight", ignore_index=False).reset_index()
+
+
+def _numbered(part: pd.DataFrame) -> pd.DataFrame:
+    """``part`` with experts, which are named by their run, numbered instead."""
+    experts = [name for name in dict.fromkeys(part["adapter"]) if "@" in name]
+    return part.replace({"adapter": {name: f"expert {number}" for number, name in enumerate(experts, start=1)}})
 
 
 def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
