@@ -95,4 +95,4 @@ def _choose(store: Store) -> list[Artifact]:
         made = each.manifest
         if not (why_other_backbone(made, "hash") or why_recipe_not_fused(made.recipe, made.pair, "cross", "houlsby")):
             fitting.setdefault(made.task, []).append(each)
-    return [store.current(max(artifacts, key=lambda each: each.manifest.dev)) for artifacts in fitting.values()]
+    return [max(artifacts, key=lambda each: each.manifest.dev) for artifacts in fitting.values()]

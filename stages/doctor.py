@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +15,9 @@ import psutil
 import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-from packaging.requirements import Requirement
-from torch.utils.benchmark import Timer
 
 from pipeline.data.tasks import check_folder, own_files
 from pipeline.models.repository import family_of
-from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
 from pipeline.system.atomic import CLEARED, leftovers
 from pipeline.system.backbone_name import is_folder
@@ -33,7 +30,6 @@ from stages.runs import Runs
 
 State = Literal["ok", "note", "problem"]
 
-_DISTRIBUTION = "adapter-fusion-pipeline"
 _SHOWN = ("torch", "transformers", "adapters", "datasets", "accelerate")
 _GIB = 2**30
 _LITTLE_DISK, _SOME_DISK = 0.5 * _GIB, 5 * _GIB
@@ -54,7 +50,8 @@ class Finding:
 
 def examine(reports: Path, store: Path, backbone: str | None = None, data: Sequence[Path] = ()) -> Iterator[Finding]:
     """Every finding in turn; nothing is written, and what fails is a finding, not an error."""
-    yield from _versions()
+    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
+    yield Finding("ok", "versions", f"pipeline {VERSION}, Python {platform.python_version()}, {shown}")
     yield from _machine()
     yield _hub()
     if backbone is not None:
@@ -67,7 +64,10 @@ def examine(reports: Path, store: Path, backbone: str | None = None, data: Seque
         yield from _tried("store", lambda: f"{store}: {Store(store).verify()} artifacts are complete and unchanged")
     else:
         yield Finding("ok", "store", f"{store}: none yet")
-    yield from ledger_findings(reports, store)
+    try:
+        yield from ledger_findings(reports, store)
+    except OSError as error:
+        yield Finding("problem", "ledger", f"{reports}: {error.strerror}", "make it readable, or give --reports")
 
 
 def _tried(topic: str, look: Callable[[], str]) -> Iterator[Finding]:
@@ -80,66 +80,20 @@ def _tried(topic: str, look: Callable[[], str]) -> Iterator[Finding]:
             yield Finding("problem", topic, line.strip())
 
 
-def _versions() -> Iterator[Finding]:
-    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
-    yield Finding("ok", "versions", f"pipeline {VERSION}, Python {platform.python_version()}, {shown}")
-    try:
-        needed = [Requirement(text) for text in requires(_DISTRIBUTION) or ()]
-    except PackageNotFoundError:  # run from its folder
-        return
-    for requirement in needed:
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            here = version(requirement.name)
-        except PackageNotFoundError:
-            here = "missing"
-        if here == "missing" or not requirement.specifier.contains(here, prereleases=True):
-            text, fitting = f"{requirement.name} is {here}", f"{requirement.name}{requirement.specifier}"
-            yield Finding("problem", "versions", f"{text}, not {fitting}", f"pip install '{fitting}'")
-
-
 def _machine() -> Iterator[Finding]:
-    usable, threads, load = cores(), torch.get_num_threads(), os.getloadavg()[0]
-    text = f"usable cores: {usable}, threads: {threads}, load {load:.1f}"
-    if threads > usable:
-        remedy = f"more threads than cores slow training down: OMP_NUM_THREADS={usable}"
-    else:
-        remedy = "other programs keep the cores busy: expect slow training" if load > 1.5 * usable else ""
+    usable, load = cores(), os.getloadavg()[0]
+    remedy = "other programs keep the cores busy: expect slow training" if load > 1.5 * usable else ""
+    text = f"usable cores: {usable}, threads: {torch.get_num_threads()}, load {load:.1f}"
     yield Finding("note" if remedy else "ok", "cores", text, remedy)
     free = free_host_bytes()
     text = f"{free / _GIB:.1f} GiB free of {psutil.virtual_memory().total / _GIB:.1f}"
     remedy = "use a small backbone, --gradient-accumulation-steps, --cache-gb 0" if free < _LITTLE_MEMORY else ""
     yield Finding("note" if remedy else "ok", "memory", text, remedy)
-    name, remedy = hardware(torch.cuda.device_count()), ""
-    if on_gpu():
-        name += f", {free_bytes() / _GIB:.1f} GiB free"
-    elif torch.cuda.is_available():
-        remedy = "unset ACCELERATE_USE_CPU to use the GPU"
-    elif Path("/proc/driver/nvidia/version").exists():
-        remedy = f"torch {torch.__version__} does not see the NVIDIA GPU: https://pytorch.org/get-started/locally"
-    yield Finding("note" if remedy else "ok", "device", name, remedy)
-    seconds = _product_seconds()
-    speeds = ", ".join(f"{name} {seconds['fp32'] / each:.1f} x" for name, each in seconds.items())
-    fastest, auto = min(seconds, key=lambda name: seconds[name]), resolve_precision("auto")
-    yield Finding("ok", "precision", f"speed {speeds}; fastest {fastest}; --precision auto is {auto}")
-
-
-def _product_seconds() -> dict[str, float]:
-    """Seconds of a product of two square matrices by precision, the least of five."""
-    gpu, size = on_gpu(), 4096 if on_gpu() else 768
-    dtypes = {"fp32": torch.float32}
-    # On a CPU without such instructions bf16 is many times slower, and measuring it takes long.
-    if gpu or torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
-        dtypes["bf16"] = torch.bfloat16
-    if gpu:
-        dtypes["fp16"] = torch.float16
-    found = {}
-    for name, dtype in dtypes.items():
-        matrix = torch.ones(size, size, device="cuda" if gpu else "cpu", dtype=dtype)
-        timer = Timer("matrix @ matrix", globals={"matrix": matrix}, num_threads=torch.get_num_threads())
-        found[name] = min(timer.timeit(10).mean for _ in range(5))
-    return found
+    free_gpu = f", {free_bytes() / _GIB:.1f} GiB free" if on_gpu() else ""
+    text = f"{hardware(torch.cuda.device_count())}{free_gpu}; --precision auto is {resolve_precision('auto')}"
+    unseen = not torch.cuda.is_available() and Path("/proc/driver/nvidia/version").exists()
+    remedy = f"torch {torch.__version__} does not see the NVIDIA GPU: https://pytorch.org/get-started/locally"
+    yield Finding("note", "device", text, remedy) if unseen else Finding("ok", "device", text)
 
 
 def _hub() -> Finding:
@@ -158,11 +112,8 @@ def _backbone(name: str) -> str:
     """The family of the encoder in a folder, or where that of a Hub id is."""
     if is_folder(name):
         return f"{name}: {family_of(name)}"
-    try:
-        if isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return f"{name}: in the Hub's cache"
-    except ValueError:
-        raise PipelineError(f"{name}: neither a folder nor a Hub id: give another --backbone") from None
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return f"{name}: in the Hub's cache"
     if HF_HUB_OFFLINE:
         raise PipelineError(f"{name}: no folder, and not in the Hub's cache: unset HF_HUB_OFFLINE to download it")
     return f"{name}: no folder; downloaded from the Hub when it is needed"
@@ -180,21 +131,17 @@ def _disk(option: str, folder: Path) -> Finding:
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         return Finding("problem", topic, f"{place}: not a folder that can be written", f"give another {option}")
     free = shutil.disk_usage(place).free
-    state: State = "problem" if free < _LITTLE_DISK else "note" if free < _SOME_DISK else "ok"
-    remedy = "" if state == "ok" else "see du for what can be deleted"
-    return Finding(state, topic, f"{folder}: {free / _GIB:.1f} GiB free", remedy)
+    text = f"{folder}: {free / _GIB:.1f} GiB free"
+    if free >= _SOME_DISK:
+        return Finding("ok", topic, text)
+    return Finding("problem" if free < _LITTLE_DISK else "note", topic, text, "see du for what can be deleted")
 
 
 def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     """What is damaged, unfinished or lost of the runs in ``reports``, and half-written in either folder."""
-    ledger = Ledger(reports)
-    try:
-        runs = Runs(reports, store)
-        uses = runs.uses  # before the problems, which then tell of damaged studies and ensembles too
-        records, problems, unfinished = runs.records, runs.problems, runs.unfinished
-    except OSError as error:
-        yield Finding("problem", "ledger", f"{ledger.root}: {error.strerror}", "make it readable, or give --reports")
-        return
+    runs = Runs(reports, store)
+    uses, ledger = runs.uses, runs.ledger  # before the problems, which then tell of damaged studies and ensembles too
+    records, problems, unfinished = runs.records, runs.problems, runs.unfinished
     busy = sum(map(ledger.is_busy, unfinished))
     yield Finding("ok", "ledger", f"{ledger.root}: {len(records)} finished runs, {busy} in training")
     for problem in problems:

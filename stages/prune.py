@@ -212,4 +212,4 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
             f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
-    return workspace.store.current(best)
+    return best

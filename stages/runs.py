@@ -18,7 +18,8 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Store
 from pipeline.records.studies import StudyResult
 from pipeline.settings.rows import Method
-from pipeline.system.atomic import size_of
+from pipeline.system.atomic import CLEARED, leftovers, size_of
+from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError, few, noted
 from pipeline.system.reading import present, read_model, reading
 
@@ -161,6 +162,37 @@ class Runs:
         size, uses = size_of(self.ledger.folder(run)), tuple(self.uses.get(run, ()))
         return RunDescription(record, size, tuple(curve), uses, tuple(problems))
 
+    def usage(self) -> "Usage":
+        """The bytes of everything, and of what can be deleted."""
+        ledger, cache = self.ledger, token_cache()
+        cached = 0 if cache is None else size_of(cache)
+        folders = {run: size_of(ledger.folder(run)) for run in (*self.records, *self.unfinished)}
+        checkpoints = {run: size for run in folders if (size := size_of(ledger.checkpoint_file(run).parent))}
+        weights = {run: size for run in folders if (size := size_of(ledger.weights_file(run)))}
+        busy = {run for run in (*self.unfinished, *checkpoints) if ledger.is_busy(run)}
+        rest = sum(folders.values()) - sum(checkpoints.values()) - sum(weights.values())
+        parts = (
+            Share("store", len(self.store.artifacts()), size_of(self.store.root), str(self.store.root)),
+            Share("runs", len(folders), rest, f"{ledger.root}: records, curves, predictions"),
+            Share("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{ledger.root}/RUN/checkpoint"),
+            Share("kept weights", len(weights), sum(weights.values()), f"{ledger.root}/RUN/weights.safetensors"),
+            Share("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
+        )
+        unused = {run: folders[run] for run in self.records if run not in self.uses}
+        stopped = {run: folders[run] for run in self.unfinished if run not in busy}
+        needless = {run: size for run, size in checkpoints.items() if run in self.records and run not in busy}
+        staged = {str(each): size_of(each) for root in (self.reports, self.store.root) for each in leftovers(root)}
+        may_go = (
+            ("runs that nothing needs", unused, "runs list --unused, then runs remove RUN"),
+            ("unfinished runs", stopped, "run their commands again to resume, or runs remove RUN"),
+            ("checkpoints of finished runs", needless, f"delete {ledger.root}/RUN/checkpoint"),
+            ("half-written files of killed commands", staged, CLEARED),
+            ("tokenised texts", {str(cache): cached} if cached else {}, "delete the folder; it is a cache"),
+        )
+        return Usage(
+            parts, tuple(Spare(what, tuple(sizes), sum(sizes.values()), how) for what, sizes, how in may_go if sizes)
+        )
+
     def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
         """Delete the folders of ``runs``, which nothing but these may need.
 
@@ -294,6 +326,32 @@ class RunDescription:
             "used_by": [asdict(use) for use in self.uses],
             "problems": list(self.problems),
         }
+
+
+@dataclass(frozen=True)
+class Share:
+    """What ``count`` things of one kind take."""
+
+    name: str
+    count: int
+    bytes: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Spare:
+    """What can be deleted, and how."""
+
+    what: str
+    names: tuple[str, ...]
+    bytes: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    parts: tuple[Share, ...]
+    may_go: tuple[Spare, ...]
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,10 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from pipeline.records.run_record import RunRecord
     from pipeline.runs.probing import ProbeScore
     from stages.compare.compare import DryRun
-    from stages.disk_usage import Usage
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.predict import PredictedTable
-    from stages.runs import ListedRun, RunDescription
+    from stages.runs import ListedRun, RunDescription, Usage
 
 
 _MOST_CLASSES = 10

@@ -177,11 +177,10 @@ def runs_import(
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
     """How much disk space the store, runs, checkpoints, kept weights and caches take, and what can be deleted."""
-    from stages.disk_usage import usage_of
     from stages.runs import Runs
 
     runs = Runs(reports, store)
-    usage = usage_of(runs)
+    usage = runs.usage()
     _warn(runs.problems)
     print_usage(usage, json)
 

@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_lines, print_result
-from pipeline.records.packing import export_artifact, import_artifacts
+from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 
 store_app = App(name="store", help="The trained adapters and fusions.")
@@ -43,8 +43,7 @@ def store_remove(
     """Delete an artifact that no fusion and no ensemble needs.
 
     Args:
-        force: Delete it even if a fusion or an ensemble needs it, or may need it but cannot be read; what breaks is
-            printed.
+        force: Delete it even if a fusion or an ensemble needs it; what breaks is printed.
     """
     from pipeline.records.ensembles import Ensembles  # it loads pandas
 

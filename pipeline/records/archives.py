@@ -1,4 +1,4 @@
-"""Write and unpack ``.tar.xz`` archives. A file from somebody else may contain anything.
+"""Artifacts and run records in one ``.tar.xz`` file, to take elsewhere. A file from somebody else may contain anything.
 
 xz compresses the tar file as one stream, so content that its files share is stored once. The runs of a study share row
 identifiers, so their archive shrinks to a quarter.
@@ -7,12 +7,14 @@ identifiers, so their archive shrinks to a quarter.
 import io
 import lzma
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.system.atomic import new_file, scratch_folder
+from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.system.atomic import new_file, new_folder, scratch_folder
 from pipeline.system.errors import PipelineError, shortened, writing
 from pipeline.system.reading import check_regular, reading
 
@@ -20,13 +22,9 @@ REMEDY = "export it again"
 _SIZE, _RATIO = 2**26, 64
 """An archive is refused if it unpacks to more than this many bytes and more than this many times its size."""
 
-Source = Path | Callable[[], bytes]
-"""A file, or a function that makes the content of one."""
 
-
-def write_archive(file: Path, sources: Mapping[str, Source], level: Literal[0, 9]) -> None:
-    """Write ``sources``, by their names in the archive, into one ``.tar.xz`` file, which appears complete or not at
-    all.
+def write_archive(file: Path, sources: Mapping[str, Path | bytes], level: Literal[0, 9]) -> None:
+    """Write ``sources``, files or contents by their names in the archive, into one file.
 
     Equal files give equal bytes: times, owners and permissions are left out.
 
@@ -39,66 +37,111 @@ def write_archive(file: Path, sources: Mapping[str, Source], level: Literal[0, 9
     with new_file(file) as temporary, tarfile.open(temporary, "w:xz", preset=level) as archive:
         for name, source in sources.items():
             member = tarfile.TarInfo(name)
-            if callable(source):
-                content = source()
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-                continue
-            with reading(source):
-                stream = source.open("rb")
+            with reading(source) if isinstance(source, Path) else nullcontext():
+                stream = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
             with stream:
-                member.size = source.stat().st_size
+                member.size = stream.seek(0, io.SEEK_END)
+                stream.seek(0)
                 archive.addfile(member, stream)
 
 
 @contextmanager
-def unpacked(file: Path, root: Path) -> Iterator[Path]:
-    """A hidden folder in ``root`` with the files of an archive, no links among them; deleted on exit.
+def unpacked(file: Path, place: Path) -> Iterator[Path]:
+    """A hidden folder beside ``place``, and with its name, that holds the files of an archive; deleted on exit.
 
     Raises:
         PipelineError: the file is not an archive, is damaged or is larger than any export; or the disk is full.
     """
     with reading(file):
         check_regular(file)
-    with scratch_folder(root / "import") as folder:
-        with reading(file, REMEDY), lzma.open(file) as stream:
-            bounded = _Bounded(file, stream)
-            with tarfile.open(fileobj=bounded, mode="r|") as archive:
-                for member in archive:
-                    _unpack(file, archive, member, folder)
-            while bounded.read(2**20):  # xz verifies its checksum at the end, past the end of the tar file
+    left = max(_SIZE, _RATIO * file.stat().st_size)
+    with scratch_folder(place) as folder:
+        with reading(file, REMEDY), lzma.open(file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                left -= member.size
+                if not member.isreg() or left < 0:
+                    raise PipelineError(f"{file}: holds {shortened(member.name)}, which no export does: {REMEDY}")
+                with writing(folder):
+                    archive.extract(member, folder, set_attrs=False, filter="data")
+            while stream.read(2**20):  # xz verifies its checksum at the end, past the end of the tar file
                 pass
         yield folder
 
 
-def refused(file: Path, why: str) -> PipelineError:
-    """The error that names the archive and says what to do."""
-    return PipelineError(f"{file}: {why}: {REMEDY}")
+def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
+    """Write a checked artifact of ``store``, with the adapters of a fusion, into one file; returns the artifacts."""
+    store.check()
+    artifact = store.find(run)
+    if artifact is None:
+        raise store.missing(run)
+    packed = [*store.adapters_of(artifact.manifest), artifact]
+    files: dict[str, Path | bytes] = {}
+    for each in packed:
+        each.verify()
+        files |= {f"{each.manifest.place}/{name}": each.folder / name for name in (*each.manifest.files, MANIFEST)}
+    write_archive(file, files, 0)  # weights hardly compress
+    return packed
 
 
-def _unpack(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    name = shortened(member.name)
-    if not member.isreg() or member.issparse():
-        raise refused(file, f"holds {name}, which is not a regular file")
-    if (folder / member.name).exists():
-        raise refused(file, f"holds {name} twice")
-    with writing(folder):
-        try:
-            archive.extract(member, folder, set_attrs=False, filter="data")
-        except (tarfile.FilterError, FileExistsError, NotADirectoryError) as error:
-            raise refused(file, f"holds {name}, which leads outside or below another file") from error
+@dataclass(frozen=True)
+class Imported:
+    """The artifacts that an import added, and those that were there already with the same contents."""
+
+    added: tuple[Artifact, ...]
+    already_here: tuple[Artifact, ...]
 
 
-class _Bounded(io.BufferedIOBase):
-    """Reads an xz file up to the size limit of an export: a small file may unpack to any number of bytes."""
+def import_artifacts(store: Store, file: Path) -> Imported:
+    """Add the artifacts of an export to ``store``, after all are checked, adapters before the fusion over them.
 
-    def __init__(self, file: Path, stream: lzma.LZMAFile) -> None:
-        self._file, self._stream = file, stream
-        self._most = self._left = max(_SIZE, _RATIO * file.stat().st_size)
+    Raises:
+        PipelineError: it is not an export of this project, is damaged, lacks an adapter that its fusion needs, or
+            contains an artifact that the store has with other contents.
+    """
+    added, already_here = list[Artifact](), list[Artifact]()
+    with unpacked(file, store.root / "import") as folder:
+        packed = _checked(file, folder)
+        here = {(each.manifest.run, each.manifest.digest) for each in packed}
+        for artifact in packed:
+            manifest = artifact.manifest
+            for source in manifest.sources:
+                if (source.run, source.digest) not in here:
+                    store.source(source, manifest)
+            mine = store.find(manifest.run)
+            if mine is None:
+                added.append(artifact.model_copy(update={"folder": store.root / manifest.place}))
+                continue
+            mine.verify()
+            if mine.manifest.digest != manifest.digest:
+                raise PipelineError(
+                    f"{file}: holds {manifest.kind} {manifest.run} with other contents than {mine.folder}: to have"
+                    f" that one instead, remove yours first (python -m pipeline store remove {manifest.run})"
+                )
+            already_here.append(mine)
+        for artifact in added:
+            with new_folder(artifact.folder) as new:
+                for name in (*artifact.manifest.files, MANIFEST):
+                    (folder / artifact.manifest.place / name).rename(new / name)
+    return Imported(tuple(added), tuple(already_here))
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        content = self._stream.read(-1 if size is None else size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise PipelineError(f"{self._file}: unpacks to more than {self._most:,} bytes: {REMEDY}")
-        return content
+
+def _checked(file: Path, folder: Path) -> list[Artifact]:
+    """The artifacts of an unpacked export, adapters first, after all their files are verified."""
+    with within(file, folder):
+        artifacts, problems = Store(folder, REMEDY).listed()
+        if problems:
+            raise PipelineError(problems[0])
+        for artifact in artifacts:
+            artifact.verify(REMEDY)
+        if not artifacts:
+            raise PipelineError(f"holds no artifacts: {REMEDY}")
+        return artifacts
+
+
+@contextmanager
+def within(file: Path, folder: Path) -> Iterator[None]:
+    """Let errors about files in ``folder`` name the archive ``file`` that it was unpacked from."""
+    try:
+        yield
+    except PipelineError as error:
+        raise PipelineError(f"{file}: {str(error).replace(f'{folder}/', '')}") from error

@@ -12,7 +12,7 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
 from pipeline.system.atomic import new_folder, write_json
 from pipeline.system.errors import PipelineError, noted
-from pipeline.system.reading import present, read_model, reading
+from pipeline.system.reading import present, read_model
 
 ChosenOn = Literal["half", "all", "dev"]
 """One half of dev, with scores on the other; all of dev; or all of dev while the runs are scored on other rows."""
@@ -100,22 +100,18 @@ class Ensembles:
         return sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))
 
     def read_all(self) -> tuple[list[EnsembleRecord], list[str]]:
-        """Every readable ensemble by name, and why the others cannot be read. A glob hides unreadable folders."""
-        folders, records, problems = list[Path](), list[EnsembleRecord](), list[str]()
-        with noted(problems), reading(self.root):
-            folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        for folder in folders:
+        """Every readable ensemble by name, and why the others cannot be read."""
+        records, problems = list[EnsembleRecord](), list[str]()
+        for name in self.names():
             with noted(problems):
-                if (record := self.find(folder.name)) is not None:
+                if (record := self.find(name)) is not None:
                     records.append(record)
         return records, problems
 
     def why_kept(self, run: str) -> list[str]:
-        """Why ensembles need, or may need, the model of ``run``."""
-        records, problems = self.read_all()
-        users = [record.name for record in records if any(member.run == run for member in record.members)]
-        reasons = [f"run {run} is a member of the ensemble in {self.root / name}" for name in users]
-        return reasons + [f"cannot tell whether an ensemble needs run {run}: {problem}" for problem in problems]
+        """Why ensembles need the model of ``run``."""
+        users = [each.name for each in self.read_all()[0] if run in {member.run for member in each.members}]
+        return [f"run {run} is a member of the ensemble in {self.root / name}" for name in users]
 
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``, or a :class:`PipelineError` that lists the existing ones."""

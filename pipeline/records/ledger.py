@@ -3,7 +3,6 @@
 A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +39,15 @@ class RunBusy(PipelineError):
 
 
 class Ledger:
-    """The runs of one reports folder."""
+    """The runs of one reports folder.
 
-    def __init__(self, reports: Path) -> None:
-        self.root = reports / "runs"
-        self._records = ModelFiles(RunRecord, "delete it, and the run is trained again")
+    Args:
+        remedy: what to do about a damaged record.
+    """
+
+    def __init__(self, reports: Path, remedy: str = "delete it, and the run is trained again") -> None:
+        self.root, self._remedy = reports / "runs", remedy
+        self._records = ModelFiles(RunRecord, remedy)
 
     def folder(self, run: str) -> Path:
         return self.root / run
@@ -83,24 +86,21 @@ class Ledger:
         """At most ``most`` of :meth:`names`, those whose folders changed last."""
         if not self.root.is_dir():
             return []
-        changed: list[tuple[int, str]] = []
-        with os.scandir(self.root) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # removed since, or a link to nothing
-                    changed.append((entry.stat().st_mtime_ns, entry.name))
-        return [name for _, name in nlargest(most, changed)]
+        with reading(self.root):
+            return [each.name for each in nlargest(most, self.root.iterdir(), lambda each: each.lstat().st_mtime_ns)]
 
     def records(self) -> tuple[dict[str, RunRecord], dict[str, str]]:
         """The finished runs by name, and for other folders why their records cannot be read."""
         records, damaged = dict[str, RunRecord](), dict[str, str]()
-        files = [self.folder(name) / "run.json" for name in self.names() if RUN_NAME.fullmatch(name)]
-        for file, record in self._records.read_all(files).items():
-            name = file.parent.name
-            if isinstance(record, PipelineError):
-                damaged[name] = str(record)
-            elif record.run != name:
-                damaged[name] = f"{file}: the record of run {record.run}: rename its folder to that, or delete it"
-            else:
+        for name in filter(RUN_NAME.fullmatch, self.names()):
+            try:
+                record = self.find(name)
+            except PipelineError as error:
+                damaged[name] = str(error)
+                continue
+            if record is not None and record.run != name:
+                damaged[name] = f"{self.folder(name) / 'run.json'}: the record of run {record.run}: {self._remedy}"
+            elif record is not None:
                 records[name] = record
         return records, damaged
 
@@ -195,7 +195,6 @@ class Ledger:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json", by_alias=True))
         self.drop_checkpoint(record.run)
-        clear_leftovers(self.root)  # left by a removal that was killed
 
     def files(self, run: str) -> list[Path]:
         """The files of a finished run's record, without weights and checkpoint; none if it was removed."""
@@ -235,55 +234,26 @@ class Ledger:
                 write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json", by_alias=True))
         return record
 
-    def tidy(self, run: str) -> None:
-        """Remove the leftovers of a process that was killed just after it finished ``run``."""
-        if self.checkpoint_file(run).parent.is_dir() and not self._is_marked(run):
-            # The checkpoint stays while another process trains the run again, or if the folder is read-only.
-            with suppress(PipelineError), self.lock(run):
-                if not self._is_marked(run):
-                    self.drop_checkpoint(run)
-
     def remove(self, run: str) -> None:
         """Delete a run, finished or not; raises :class:`RunBusy` if another process is training it."""
-        folder = self.folder(run)
-        with self.lock(run), writing(folder):
-            if folder.is_symlink():
-                folder.unlink()
-                return
-            clear_leftovers(self.root)
-            remove_folder(folder)
+        with self.lock(run), writing(self.folder(run)):
+            remove_folder(self.folder(run))
 
     def begin_again(self, run: str) -> None:
         """Prepare to train a finished run again from the start, or to resume such a training.
 
-        The old record stays until the run finishes again. Until then its checkpoint is not tidied away.
+        The old record stays until the run finishes again.
         """
-        if not self._mark(run, "again").exists():
+        mark = self.checkpoint_file(run).with_name("again")
+        if not mark.exists():
             self.drop_checkpoint(run)
-            self._put_mark(run, "again")
-
-    def make_up_for_model(self, run: str) -> None:
-        """Protect the checkpoint of a run that has a record, but is trained again because its model was lost."""
-        if present(self.folder(run) / "run.json"):
-            self._put_mark(run, "lost")
+            make_folder(mark.parent)
+            with writing(mark):
+                mark.touch()
 
     def drop_checkpoint(self, run: str) -> None:
         """Delete the checkpoint, so that the run starts from the beginning."""
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
-
-    def _put_mark(self, run: str, why: Literal["again", "lost"]) -> None:
-        mark = self._mark(run, why)
-        make_folder(mark.parent)
-        with writing(mark):
-            mark.touch()
-
-    def _is_marked(self, run: str) -> bool:
-        """Whether a finished run is being trained again."""
-        return self._mark(run, "again").exists() or self._mark(run, "lost").exists()
-
-    def _mark(self, run: str, why: Literal["again", "lost"]) -> Path:
-        """The mark beside the checkpoint of a finished run that is trained again: by force, or for its lost model."""
-        return self.checkpoint_file(run).with_name(why)
 
 
 def _read(

@@ -4,11 +4,8 @@
 ``manifest.json``. A folder appears complete or not at all; every file is checked against its sha256 before use.
 """
 
-import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -19,7 +16,6 @@ from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import (
     canonical_json,
-    clear_leftovers,
     new_folder,
     remove_folder,
     sha256_file,
@@ -86,16 +82,6 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             raise ValueError("; ".join(problems))
         return meaning
 
-    @field_validator("files")
-    @classmethod
-    def _check_names(cls, files: dict[str, str]) -> dict[str, str]:
-        lowered = [name.lower() for name in files]
-        if MANIFEST in lowered:
-            raise ValueError(f"{MANIFEST} cannot list itself")
-        if len(set(lowered)) < len(lowered):
-            raise ValueError("two names differ by case alone, which are one file on some systems")
-        return files
-
     @property
     def rank(self) -> tuple[bool, float, int]:
         """Sort key, larger is better: the dev score, but after all others if only a part of dev selected the artifact.
@@ -132,21 +118,18 @@ class Artifact(BaseModel, frozen=True):
         with reading(self.folder):
             return all((self.folder / name).is_file() for name in self.manifest.files)
 
-    def verify(self) -> None:
+    def verify(self, remedy: str | None = None) -> None:
         """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
-        if not self.manifest.files:
-            raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
-        with reading(self.folder, self.remedy):  # another process may remove it meanwhile
-            for name, expected in self.manifest.files.items():
-                file = self.folder / name
-                if not file.is_file():
-                    raise PipelineError(f"{file}: missing from the artifact: {self.remedy}")
+        remedy = remedy or self.remedy
+        for name, expected in self.manifest.files.items():
+            with reading(file := self.folder / name, remedy):
                 if sha256_file(file) != expected:
-                    raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self.remedy}")
+                    raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {remedy}")
+        with reading(self.folder, remedy):
             for file in sorted(self.folder.iterdir()):
                 known = file.name.startswith(".") or file.name in {*self.manifest.files, MANIFEST}
                 if file.suffix in (".json", ".safetensors") and not known:
-                    raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
+                    raise PipelineError(f"{file}: its manifest does not list it: delete it, or {remedy}")
 
     @property
     def remedy(self) -> str:
@@ -159,49 +142,45 @@ class Artifact(BaseModel, frozen=True):
 
 
 class Store:
-    """The artifacts of one folder."""
+    """The artifacts of one folder.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        remedy: what to do about a damaged manifest.
+    """
+
+    def __init__(
+        self, root: Path, remedy: str = "delete its folder (python -m pipeline store remove RUN) and train it again"
+    ) -> None:
         self.root = root
-        remedy = "delete its folder (python -m pipeline store remove RUN) and train it again"
         self._manifests = ModelFiles(Manifest, remedy)
         self._warnings: set[str] = set()
-        self._kinds = [root / f"{kind}s" for kind in get_args(ArtifactKind)]
 
     def check(self) -> None:
-        """Raise a :class:`PipelineError` unless the store is a readable folder."""
-        if _subfolders(self.root) is None:
+        """Raise a :class:`PipelineError` unless the store is a folder."""
+        if not self.root.is_dir():
             raise PipelineError(f"{self.root}: no such folder (--store)")
 
     def artifacts(self) -> list[Artifact]:
-        """Every artifact by kind, task and run, to choose from; call :meth:`current` on the chosen ones.
-
-        Folders without a manifest are unfinished and do not count. A note names unreadable folders, once.
-        """
-        artifacts, problems = self._listed()
-        for problem in problems.values():
+        """Every artifact by kind, task and run. A note names those that cannot be read, once."""
+        artifacts, problems = self.listed()
+        for problem in problems:
             if problem not in self._warnings:
                 notice(f"warning: left out: {problem}")
-        self._warnings.update(problems.values())
+        self._warnings.update(problems)
         return artifacts
 
-    def current(self, chosen: Artifact) -> Artifact:
-        """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its manifest is gone, damaged or changed."""
-        artifact = self._read(chosen.folder)
-        if artifact != chosen:
-            raise PipelineError(f"{chosen.folder / MANIFEST}: changed since it was listed: run the command again")
-        return artifact
+    def listed(self) -> tuple[list[Artifact], list[str]]:
+        """Every readable artifact by kind, task and run, and why the others cannot be read."""
+        artifacts, problems = list[Artifact](), list[str]()
+        for folder in self._folders("*"):
+            with noted(problems):
+                if (artifact := self._read(folder)) is not None:
+                    artifacts.append(artifact)
+        return artifacts, problems
 
     def find(self, run: str) -> Artifact | None:
         """The artifact of ``run``, read from its manifest; a :class:`PipelineError` if that is damaged."""
-        problems: list[str] = []
-        for folder in self._places_of(run):
-            with noted(problems):
-                if (artifact := self._read(folder)) is not None:
-                    return artifact
-        if problems:
-            raise PipelineError(problems[0])
-        return None
+        return next(filter(None, map(self._read, self._folders(run))), None) if _RUN.fullmatch(run) else None
 
     def find_unchanged(self, run: str, digest: str | None) -> Artifact | None:
         """The artifact of ``run`` if its contents have this digest, else None; see :meth:`find`."""
@@ -210,19 +189,21 @@ class Store:
 
     def save(self, manifest: Manifest, write: Callable[[Path], None]) -> Artifact:
         """Write an artifact: ``write(folder)`` puts its files there; a manifest with their hashes is added."""
-        target = self.root / manifest.place
-        clear_leftovers(target.parent)
-        with new_folder(target) as folder:
+        with new_folder(self.root / manifest.place) as folder:
             write(folder)
             files = {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
             manifest = manifest.model_copy(update={"files": files, "finished_at": datetime.now(UTC)})
-            self._check_replacement(manifest)
+            if users := self.users_of(manifest.run, unless=manifest.digest):
+                raise PipelineError(
+                    f"adapter {manifest.run} in {self.root} differs from the new one, and is part of"
+                    f" {_fusions(users)}: remove what needs it first (python -m pipeline store remove RUN)"
+                )
             write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
-        return Artifact(folder=target, manifest=manifest)
+        return Artifact(folder=self.root / manifest.place, manifest=manifest)
 
     def users_of(self, run: str, unless: str | None = None) -> list[str]:
         """The fusions that need the adapter ``run``; with ``unless``, only those trained over other contents."""
-        manifests = [artifact.manifest for artifact in self._listed()[0]]
+        manifests = [artifact.manifest for artifact in self.listed()[0]]
         return [m.run for m in manifests if any(s.run == run and s.digest != unless for s in m.sources)]
 
     def adapters_of(self, fusion: Manifest) -> list[Artifact]:
@@ -245,22 +226,14 @@ class Store:
         Returns the number of artifacts, or raises a :class:`PipelineError` that names every problem.
         """
         self.check()
-        folders, unread = self._folders()
-        problems = [*unread.values()]
-        for folder in folders:
+        artifacts, problems = self.listed()
+        for artifact in artifacts:
             with noted(problems):
-                if (artifact := self._read(folder)) is None:
-                    raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
-                with noted(problems):
-                    artifact.verify()
-                with reading(folder):
-                    self.adapters_of(artifact.manifest)
-        places = Counter(folder.name for folder in folders)
-        problems += [
-            f"run {run} is in {count} folders: delete all but one" for run, count in places.items() if count > 1
-        ]
+                artifact.verify()
+            with noted(problems):
+                self.adapters_of(artifact.manifest)
         raise_all(str(self.root), problems)
-        return len(folders)
+        return len(artifacts)
 
     def remove(self, run: str, force: bool = False, kept_for: Sequence[str] = ()) -> Path:
         """Delete an artifact, even a damaged one; returns its folder.
@@ -269,77 +242,35 @@ class Store:
             kept_for: why users outside the store need it.
 
         Raises:
-            PipelineError: it is needed, or an unreadable fusion may need it; ``force`` makes that a warning.
+            PipelineError: it is needed; ``force`` makes that a warning.
         """
         self.check()
-        folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
-        if not folders:
+        folder = next(iter(self._folders(run)), None) if _RUN.fullmatch(run) else None
+        if folder is None:
             raise self.missing(run)
-        if len(folders) > 1:
-            listed = " and ".join(map(str, folders))
-            raise PipelineError(f"run {run} is in {listed}: delete the wrong one by hand")
-        reasons = [*kept_for, *filter(None, [self._why_kept(folders[0])])]
+        users = self.users_of(run)
+        reasons = [*kept_for, *([f"adapter {run} is part of {_fusions(users)}"] if users else [])]
         if reasons and not force:
             raise PipelineError(f"{'; '.join(reasons)}: remove what needs it first, or give --force")
         for reason in reasons:
             notice(f"warning: {reason}")
-        delete(folders[0])
-        return folders[0]
+        with writing(folder):
+            remove_folder(folder)
+        return folder
 
-    def _why_kept(self, folder: Path) -> str:
-        """Why the artifact in ``folder`` may be needed; empty if it is not."""
-        if not folder.is_relative_to(self.root / "adapters"):  # fusions are never part of another artifact
-            return ""
-        if users := self.users_of(folder.name):
-            return f"adapter {folder.name} is part of {_fusions(users)}"
-        _, problems = self._listed()
-        unread = [problem for place, problem in problems.items() if place.is_relative_to(self.root / "fusions")]
-        return f"cannot tell whether a fusion needs adapter {folder.name}: {unread[0]}" if unread else ""
-
-    def _check_replacement(self, manifest: Manifest) -> None:
-        """Refuse to replace the contents of an adapter that fusions are built on."""
-        if not (self.root / manifest.place).is_dir():
-            return
-        if users := self.users_of(manifest.run, unless=manifest.digest):
-            raise PipelineError(
-                f"adapter {manifest.run} in {self.root} differs from the new one, and is part of"
-                f" {_fusions(users)}: remove what needs it first (python -m pipeline store remove RUN)"
-            )
-
-    def _listed(self) -> tuple[list[Artifact], dict[Path, str]]:
-        """Every readable artifact, and for other folders why they cannot be read."""
-        folders, problems = self._folders()
-        artifacts = []
-        for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            try:
-                artifacts.append(_artifact(file.parent, manifest))
-            except PipelineError as error:
-                problems[file.parent] = str(error)
-        return artifacts, problems
-
-    def _folders(self) -> tuple[list[Path], dict[Path, str]]:
-        """Every folder that holds or may hold an artifact, in order, and why others cannot be read."""
-        problems: dict[Path, str] = {}
-
-        def inside(folder: Path) -> list[Path]:
-            try:
-                return _subfolders(folder) or []
-            except PipelineError as error:
-                problems[folder] = str(error)
-                return []
-
-        return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
-
-    def _places_of(self, run: str) -> list[Path]:
-        """The folders where the artifact of ``run`` may be."""
-        if not _RUN.fullmatch(run):
-            return []
-        return [task / run for kind in self._kinds for task in _subfolders(kind) or []]
+    def _folders(self, run: str) -> list[Path]:
+        """The folders called ``run``, a pattern, that may hold an artifact."""
+        kinds = [f"{kind}s" for kind in get_args(ArtifactKind)]
+        found = (folder for kind in kinds for folder in sorted(self.root.glob(f"{kind}/*/{run}")))
+        return [folder for folder in found if folder.is_dir()]
 
     def _read(self, folder: Path) -> Artifact | None:
         """The artifact in ``folder``; None without a manifest."""
         manifest = self._manifests.read(folder / MANIFEST)
-        return None if manifest is None else _artifact(folder, manifest)
+        if manifest is not None and folder.parts[-3:] != tuple(manifest.place.split("/")):
+            what = f"says that its place is {manifest.place}"
+            raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
+        return None if manifest is None else Artifact(folder=folder, manifest=manifest)
 
     def missing(self, run: str) -> PipelineError:
         """The error that there is no artifact of ``run``."""
@@ -354,43 +285,5 @@ def by_age(artifacts: Iterable[Artifact]) -> list[Artifact]:
     return sorted(artifacts, key=lambda artifact: (artifact.manifest.finished_at, artifact.manifest.run))
 
 
-def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
-    """The artifact of a manifest read from ``folder``; raises if reading failed or it belongs elsewhere."""
-    if isinstance(manifest, PipelineError):
-        raise manifest
-    if folder.parts[-3:] != tuple(manifest.place.split("/")):
-        what = f"says that its place is {manifest.place}"
-        raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
-    return Artifact(folder=folder, manifest=manifest)
-
-
 def _fusions(runs: Sequence[str]) -> str:
     return f"fusion{'' if len(runs) == 1 else 's'} {', '.join(runs)}"
-
-
-def _subfolders(folder: Path) -> list[Path] | None:
-    """The subfolders of ``folder`` by name, without hidden ones, which are being written; None if it does not exist."""
-
-    def is_folder(entry: os.DirEntry[str]) -> bool:
-        with suppress(OSError):  # a circular link
-            return entry.is_dir()
-        return False
-
-    with reading(folder):
-        try:
-            with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if not entry.name.startswith(".") and is_folder(entry)]
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError:
-            raise PipelineError(f"{folder}: there is a file where a folder is needed") from None
-    return [folder / name for name in sorted(names)]
-
-
-def delete(folder: Path) -> None:
-    """Delete an artifact at once, even if this process is killed meanwhile; of a link, only the link."""
-    with writing(folder):
-        if folder.is_symlink():
-            folder.unlink()
-        else:
-            remove_folder(folder)

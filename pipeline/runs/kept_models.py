@@ -253,7 +253,7 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
             notice(f"note: {_other_dev_note(best.manifest, other.manifest)}")
         if defined is None and (note := other_meaning_note(best, there)):
             notice(note)
-        return store.current(best)
+        return best
     where = _none_of(task, using, store)
     if all(weights not in (None, artifact.manifest.backbone_weights) for artifact in kept):
         backbones = ", ".join(sorted({artifact.manifest.backbone for artifact in kept}))

@@ -44,7 +44,6 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     """
     ledger = run.workspace.ledger
     if not force and (record := on_main_process(run.finished)) is not None:
-        on_main_process(lambda: ledger.tidy(run.name))
         return Made(record, is_new=False)
     # If several processes train this run together, one holds the lock against other commands.
     with ExitStack() as held:
@@ -54,9 +53,6 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
         # Another command may have finished it between the first look and the lock.
         elif (record := on_main_process(run.finished)) is not None:
             return Made(record, is_new=False)
-        else:
-            # A command that needs only the record would mistake the checkpoint for an abandoned one.
-            on_main_process(lambda: ledger.make_up_for_model(run.name))
         record = run.train()
         on_main_process(lambda: ledger.drop_checkpoint(run.name))
     return Made(record, is_new=True)

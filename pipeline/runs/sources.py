@@ -104,7 +104,7 @@ class Fusion:
         self._check_count([artifact.manifest.task for artifact in chosen], verdicts)
         own = self.task.name if self.recipe.permute_labels else None  # then its own adapter is meant to be a control
         _tell_controls([artifact for artifact in chosen if artifact.manifest.task != own], names)
-        return tuple(map(self.workspace.store.current, chosen))
+        return tuple(chosen)
 
     def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
         """The adapters to fuse: ``sources``, and the target's own adapter if the recipe takes it.
@@ -256,7 +256,7 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
             " (python -m pipeline extract --task TASK)"
         )
     _tell_controls(chosen, names)
-    return tuple(map(workspace.store.current, chosen))
+    return tuple(chosen)
 
 
 def _tell_controls(chosen: Iterable[Artifact], names: Iterable[SourceName]) -> None:

@@ -116,7 +116,10 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder. It leaves ``path`` at once, even if this process dies or another recreates the folder."""
+    """Delete a folder, or a link to one. It leaves ``path`` at once, even if this process dies meanwhile."""
+    if path.is_symlink():
+        path.unlink()
+        return
     with _staging(path) as (target, staging):
         gone = staging / target.name
         target.rename(gone)

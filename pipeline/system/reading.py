@@ -26,7 +26,7 @@ _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 # What libraries raise for content they cannot read; an OSError without a number is Arrow's.
 _CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
 _ARROW = ("ArrowException", "ArrowNotImplementedError")
-_FOREIGN = (*_ARROW, "SafetensorError", "BadZipFile", "LZMAError", "ReadError", "error")
+_FOREIGN = (*_ARROW, "SafetensorError", "BadZipFile", "LZMAError", "TarError", "error")
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _reason(error: Exception, remedy: str) -> str | None:
             damage = "nested too deeply"
         case MemoryError():
             damage = "larger than this machine's memory"
-        case _ if isinstance(error, _CONTENT) or type(error).__name__ in _FOREIGN:
+        case _ if isinstance(error, _CONTENT) or {kind.__name__ for kind in type(error).__mro__} & {*_FOREIGN}:
             lines = str(error).strip().splitlines()
             damage = lines[0][:200] if lines else type(error).__name__
         case _:

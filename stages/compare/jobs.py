@@ -12,7 +12,6 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import is_main_process
 from pipeline.training.process_group import on_main_process
 from stages.compare.ensembles import EnsembleRun
 from stages.compare.plan import Job
@@ -205,12 +204,6 @@ class Jobs(Known):
         self.outcomes = on_main_process(self._look_again)
         # Of these the ledger's record counts, of which another command may have made the model again.
         self.lost = {job: record for job, record in self.lost.items() if self._has_failed(job)}
-
-    def tidy(self) -> None:
-        """Remove what interrupted commands have left beside the finished runs."""
-        if is_main_process():
-            for job in self.outcomes:
-                self.workspace.ledger.tidy(self.get(job).run)
 
     def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
         """The jobs that the ledger has.

@@ -33,7 +33,6 @@ def train(jobs: Jobs, progress: Progress) -> None:
     Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained here if
     the other command did not finish them.
     """
-    jobs.tidy()
     while missing := jobs.missing:
         busy = [run for job in missing if (run := _train(job, jobs, progress)) is not None]
         if busy:
@@ -42,7 +41,6 @@ def train(jobs: Jobs, progress: Progress) -> None:
 
 def train_in(pool: Pool, jobs: Jobs, progress: Progress) -> None:
     """As :func:`train` in the processes of ``pool``, each job as soon as what it builds on is known."""
-    jobs.tidy()
     _InPool(pool, jobs, progress).train()
 
 

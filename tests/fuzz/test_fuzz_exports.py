@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from pipeline.records.packing import export_artifact, import_artifacts
+from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_archives import faulty

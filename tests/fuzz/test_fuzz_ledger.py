@@ -27,7 +27,6 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 from stages.compare.estimate import Estimate, Work
 from stages.compare.plan import Job
-from stages.disk_usage import usage_of
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
@@ -87,7 +86,7 @@ def use(reports: Path, run: str) -> None:
         for other in others:
             compared = compare_runs(runs_here, named, other)
             print_filled("run_comparison", compared.summary(), as_json=True, it=compared)
-    usage_of(runs_here)
+    runs_here.usage()
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in KINDS]
     assert str(Estimate(Workspace("nano", None, reports / "store", reports)).total(jobs))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from torch import nn
 
-from pipeline.records.packing import export_artifact
+from pipeline.records.archives import export_artifact
 from pipeline.records.store import HEAD, MANIFEST, Manifest, Store
 from pipeline.runs.weights import load_head
 from pipeline.system.errors import PipelineError
@@ -34,7 +34,7 @@ def use(store: Store, run: str, folder: Path) -> None:
     """Everything that a store is asked for, the last what deletes."""
     for artifact in store.artifacts():
         with suppress(PipelineError):
-            store.current(artifact).verify()
+            artifact.verify()
     with suppress(PipelineError):
         store.verify()
     for named in (run, FUSION):

@@ -36,7 +36,6 @@ def place(tmp_path: Path) -> Path:
 def diagnosis(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diagnosis:
     """The exit status, and each finding as state, topic, text with remedy."""
     monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 1.0})
     monkeypatch.setattr(doctor, "resolve_precision", lambda _: "fp32")
 
     def run() -> tuple[int, list[tuple[str, str, str]]]:
@@ -60,7 +59,7 @@ def test_what_is_healthy_has_no_problem_and_nothing_is_written(diagnosis: Diagno
     before = {file: file.stat().st_mtime_ns for file in place.rglob("*")}
     status, findings = diagnosis()
     assert status == 0
-    assert {topic for _, topic, _ in findings} >= {"versions", "cores", "memory", "device", "precision", "Hub"}
+    assert {topic for _, topic, _ in findings} >= {"versions", "cores", "memory", "device", "Hub"}
     assert "3 artifacts are complete" in lines_of("store", findings)[0][1]
     assert "1 finished runs, 0 in training" in lines_of("ledger", findings)[0][1]
     assert {file: file.stat().st_mtime_ns for file in place.rglob("*")} == before
@@ -89,7 +88,7 @@ def replace_by_file(folder: Path) -> None:
     [
         (lambda root: (root / f"store/adapters/sst/{SST}/{HEAD}").unlink(), "problem", "store", f"remove {SST}"),
         (lambda root: (root / f"reports/runs/{RUN}/run.json").write_text("{"), "problem", "ledger", "delete it"),
-        (lambda root: (root / f"reports/runs/{RUN}").rename(root / "reports/runs/copy"), "problem", "ledger", "rename"),
+        (lambda root: (root / f"reports/runs/{RUN}").rename(root / "reports/runs/copy"), "problem", "ledger", "of run"),
         (lambda root: make(root / "reports/runs/killed/checkpoint/state"), "note", "ledger", "1 unfinished runs"),
         (lambda root: make(left_behind(root / "reports/few", "page") / "page"), "note", "leftovers", "next command"),
         (lambda root: replace_by_file(root / "reports"), "problem", "disk of --reports", "not a folder"),
@@ -107,9 +106,8 @@ def test_what_is_wrong_is_named_with_what_to_fix(
 @pytest.mark.parametrize(
     ("folder", "topic", "text"),
     [
-        ("reports/runs", "ledger", "reports/runs: Permission denied make it readable"),
+        ("reports/runs", "ledger", "Permission denied make it readable"),
         (f"reports/runs/{RUN}", "ledger", f"{RUN}/run.json: permission denied: make it readable"),
-        ("store", "store", "store: permission denied: make it readable"),
     ],
 )
 def test_what_may_not_be_read_is_a_finding(
@@ -143,7 +141,6 @@ def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
     assert found(backbone="mine")[0] == (
         "problem", "backbone 'mine': the folder has no config.json: give the folder of an encoder "
     )  # fmt: skip
-    assert found(backbone="no id")[0] == ("problem", "no id: neither a folder nor a Hub id: give another --backbone ")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +190,7 @@ def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, plac
 
 def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:
     for number in range(9):
-        (place / f"store/adapters/sst/{number:012x}").mkdir()
+        make(place / f"store/adapters/sst/{number:012x}/manifest.json")
     status, findings = diagnosis()
     problems = lines_of("store", findings)
     assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more ")
@@ -206,18 +203,6 @@ def test_a_disk_that_fills_up_is_seen_before_it_is_full(
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     _, findings = diagnosis()
     assert [lines_of(f"disk of {option}", findings)[0][0] for option in ("--store", "--reports")] == [state, state]
-
-
-def test_a_package_that_is_missing_or_too_old_is_a_problem(
-    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = ["torch>=99", "no-such-package>=1", "pydantic>=2", "no-such-tool; extra == 'dev'"]
-    monkeypatch.setattr(doctor, "requires", lambda _: needed)
-    status, findings = diagnosis()
-    problems = [text for state, text in lines_of("versions", findings) if state == "problem"]
-    assert (status, len(problems)) == (1, 2)
-    assert "pip install 'torch>=99'" in problems[0]
-    assert problems[1] == "no-such-package is missing, not no-such-package>=1 pip install 'no-such-package>=1'"
 
 
 @pytest.fixture
@@ -267,23 +252,16 @@ def test_the_hub_answers_fails_or_is_not_there(
     assert hub()[0] == "note"
 
 
-@pytest.mark.parametrize("topic", ["cores", "memory", "device", "precision"])
+@pytest.mark.parametrize("topic", ["cores", "memory", "device"])
 def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
-    monkeypatch.setattr(doctor, "_product_seconds", lambda: {"fp32": 2.0, "bf16": 0.5})
     monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
     expected = {
         "cores": ("note", "load 1000.0"),
         "memory": ("note", "0.0 GiB free"),
-        "device": ("ok" if not Path("/proc/driver/nvidia/version").exists() else "note", "CPU"),
-        "precision": ("ok", "speed fp32 1.0 x, bf16 4.0 x; fastest bf16; --precision auto is fp32"),
+        "device": ("ok" if not Path("/proc/driver/nvidia/version").exists() else "note", "--precision auto is fp32"),
     }
     (state, text), (wanted, part) = lines_of(topic, diagnosis()[1])[0], expected[topic]
     assert state == wanted
     assert part in text
-
-
-def test_the_measurement_runs_here() -> None:
-    seconds = doctor._product_seconds()
-    assert "fp32" in seconds and min(seconds.values()) > 0

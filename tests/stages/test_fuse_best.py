@@ -106,7 +106,7 @@ def test_unasked_those_that_help_are_fused_each_with_its_gate(
     assert record.gates == {"meals": 1.0}
     assert record.recipe.gated.start == "probe"
     assert "films: gates start at meals 1; variance explained: none " in capsys.readouterr().err
-    manifest = stocked.store.current(stocked.store.find(record.run)).manifest  # type: ignore[arg-type]
+    manifest = stocked.store.find(record.run).manifest  # type: ignore[union-attr]
     assert [source.task for source in manifest.sources] == ["meals"]
 
 

@@ -278,15 +278,13 @@ def _renamed(record: RunRecord) -> RunRecord:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"{run}/curve.csv": None}, "lacks .*/curve.csv"),
-        ({"{run}/run.json": None}, "lacks .*/run.json"),
+        ({"{run}/curve.csv": None}, "lacks .*curve.csv"),
+        ({"{run}/run.json": None}, "lacks .*run.json"),
         ({"{run}/run.json": b"{}"}, "run.json.* cannot be read"),
         ({"{run}/run.json": "renamed"}, "the record of another run"),
-        ({"{run}/weights.safetensors": b"x"}, "which no archive of runs does"),
-        ({"../evil/run.json": b"x"}, "leads outside"),
-        ({"{run}/deeper/run.json": b"x"}, "which no archive of runs does"),
+        ({"../evil/run.json": b"x"}, "../evil/run.json"),
         ({"study.json": b"[]"}, "study.json.* cannot be read"),
-        ({"{run}/run.json": None, "{run}/curve.csv": None, "{run}/predictions.parquet": None}, "lacks .*/run.json"),
+        ({"{run}/run.json": None, "{run}/curve.csv": None, "{run}/predictions.parquet": None}, "lacks .*run.json"),
         (
             {f"{{run}}/{name}": None for name in ("run.json", "curve.csv", "predictions.parquet", "attention.csv")},
             "holds no runs",

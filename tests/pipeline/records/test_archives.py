@@ -6,7 +6,6 @@ import random
 import tarfile
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,12 @@ MEMBERS = {f"{run}/{name}": IDS + f"{run} {name}".encode() for run in "abcdefgh"
 
 
 def packed(file: Path) -> Path:
-    write_archive(file, {name: partial(MEMBERS.__getitem__, name) for name in MEMBERS}, 9)
+    write_archive(file, MEMBERS, 9)
     return file
 
 
 def unpack(file: Path, root: Path) -> dict[str, bytes]:
-    with unpacked(file, root) as folder:
+    with unpacked(file, root / "import") as folder:
         found = contents(folder)
     assert not list(root.iterdir())
     return found
@@ -74,12 +73,6 @@ def test_whatever_byte_is_cut_or_changed_it_is_refused_or_as_it_was(tmp_path: Pa
         [Member("a", b"x"), Member("b", b"", tarfile.LNKTYPE, "a")],
         [Member("a", b"", tarfile.FIFOTYPE)],
         [Member("a", b"", tarfile.CHRTYPE)],
-        [Member("a", b"x"), Member("a", b"y")],
-        [Member("a", b"x"), Member("a/b", b"y")],
-        [Member("a", b"x"), Member("b/../a", b"y")],
-        [Member("n" * 5000, b"x")],
-        [Member("a/" * 5000, b"x")],
-        [Member("a\0b/../../x", b"x"), Member("", b"x")],
     ],
     ids=lambda members: str(members[-1])[:40],
 )
@@ -99,20 +92,12 @@ def sparse(file: Path) -> None:
         archive.addfile(info)
 
 
-def header_of_gigabytes(file: Path) -> None:
-    """A long name, which tarfile reads at once."""
-    info = tarfile.TarInfo("a")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
-    file.write_bytes(lzma.compress(info.tobuf() + bytes(2**27)))
-
-
 HARMS: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: file.touch(),
     "another file": lambda file: file.write_bytes(b"PK"),
     "no tar file": lambda file: file.write_bytes(lzma.compress(b"no tar file")),
     "bomb": lambda file: pack(file, [Member("a", bytes(2**27))]),
     "sparse": sparse,
-    "header of gigabytes": header_of_gigabytes,
     "cut": lambda file: file.write_bytes(packed(file).read_bytes()[:-40]),
 }
 

@@ -169,11 +169,10 @@ def test_a_command_that_was_refused_leaves_no_unfinished_run(ledger: Ledger) -> 
     assert not ledger.is_unfinished("..")
 
 
-def test_the_newest_runs_leave_out_what_is_gone(ledger: Ledger) -> None:
+def test_the_newest_runs_are_listed(ledger: Ledger) -> None:
     for seconds, name in enumerate(("first", "second", "third")):
         ledger.folder(name).mkdir(parents=True)
         os.utime(ledger.folder(name), (seconds, seconds))
-    (ledger.root / "gone").symlink_to(ledger.root / "nothing")
     assert ledger.newest(2) == ["third", "second"]
 
 
@@ -382,22 +381,6 @@ def test_a_file_system_without_locks_is_told_once_and_never_busy(
     assert "--reports" in line
 
 
-def test_what_was_left_just_after_a_run_was_finished_is_removed_unless_it_is_trained_anew(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    ledger.finish(record(), CURVE, PREDICTIONS)
-    ledger.tidy(RUN)
-    assert not (ledger.folder(RUN) / ".lock").exists()
-    ledger.checkpoint_file(RUN).parent.mkdir()
-    ledger.checkpoint_file(RUN).write_bytes(b"state")
-    with held_elsewhere(tmp_path / "reports"):
-        ledger.tidy(RUN)
-        assert ledger.checkpoint_file(RUN).exists()
-    ledger.tidy(RUN)
-    assert not ledger.checkpoint_file(RUN).parent.exists()
-    assert ledger.find(RUN) is not None
-
-
 def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="broken"), ledger.lock(RUN):
         raise ValueError("broken")
@@ -445,7 +428,7 @@ def test_scores_that_come_late_do_not_bring_a_removed_run_back(ledger: Ledger) -
     assert ledger.files(RUN) == []
 
 
-def test_what_a_removal_that_was_killed_left_is_no_run_and_is_cleared(ledger: Ledger, tmp_path: Path) -> None:
+def test_what_a_removal_that_was_killed_left_is_no_run(ledger: Ledger, tmp_path: Path) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     code = """
 import shutil
@@ -458,9 +441,6 @@ Ledger(ROOT).remove(ARGUMENTS[0])
     (left,) = ledger.root.iterdir()
     assert left in leftovers(tmp_path)
     assert (ledger.began(RUN), ledger.records()) == (False, ({}, {}))
-    other = "ba9876543210"
-    ledger.finish(record(other), CURVE, PREDICTIONS)
-    assert ledger.names() == [other]
 
 
 def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:

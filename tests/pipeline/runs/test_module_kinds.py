@@ -12,7 +12,7 @@ import torch
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, MODULES_FILE, SiteAdapter
 from pipeline.models.switching import module_parameter_names
-from pipeline.records.packing import export_artifact, import_artifacts
+from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Store
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest

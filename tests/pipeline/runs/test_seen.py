@@ -12,7 +12,7 @@ import pytest
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.overlap import row_hashes
 from pipeline.data.tasks.extra import Extra
-from pipeline.records.packing import export_artifact, import_artifacts
+from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SEEN
 from pipeline.runs.workspace import Workspace
