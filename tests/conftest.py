@@ -23,6 +23,7 @@ from tests.nano import FAMILIES, save_backbone, write_tasks
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 process.set_up()
+os.fsync = lambda _: None  # no test outlives a power cut
 # Where a CPU is made for bf16, precision "auto" would be that, and no two ways to compute agree to six digits.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")

@@ -391,7 +391,9 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
     assert -1 not in places_of, text[:2000]
     assert places_of[0] == 0
     assert places_of[0] < min(places_of[1:3]) < places_of[3] < places_of[-1]
-    assert "loss nan" not in text
+    assert "loss nan" not in text and "Traceback" not in text
+    assert text.count("interrupted") == 1
+    assert any(tmp_path.glob("reports/runs/*/checkpoint/state.safetensors"))
     assert "run the same command again to resume" in text
 
 

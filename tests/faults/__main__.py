@@ -52,10 +52,12 @@ def kill(harness: Harness, kills: int, seed: int, commands: Sequence[str]) -> It
         yield _shown(outcome)
 
 
-def disturb(harness: Harness, count: int, seed: int, commands: Sequence[str]) -> Iterator[Outcome]:
+def disturb(
+    harness: Harness, count: int, seed: int, commands: Sequence[str], names: Sequence[str] = tuple(DISTURBANCES)
+) -> Iterator[Outcome]:
     """So many disturbances, each with the commands in turn; those not met come in addition."""
     met = 0
-    for number, (name, command) in enumerate(itertools.cycle(itertools.product(DISTURBANCES, commands))):
+    for number, (name, command) in enumerate(itertools.cycle(itertools.product(names, commands))):
         if met == count:
             return
         outcome = harness.disturb(command, name, random.Random(f"{seed} {number}"))

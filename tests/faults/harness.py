@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ import pandas as pd
 from pipeline.system.atomic import leftovers
 from tests.faults.disturbances import DISTURBANCES
 from tests.faults.moments import KINDS, Kill, Recording, mark_of
-from tests.faults.scenarios import SCENARIOS, prepare
+from tests.faults.scenarios import SCENARIOS, train, write_inputs
 from tests.forked import Forked, run
 from tests.runs import final_numbers
 
@@ -55,9 +56,15 @@ class Harness:
     """Commands that work in copies of one folder; what they should end with is found when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.trained = folder, folder / "trained"
-        self._names = prepare(folder / "inputs", self.trained)
+        self._folder, self._names = folder, write_inputs(folder / "inputs")
         self._references: dict[str, _Reference] = {}
+
+    @cached_property
+    def trained(self) -> Path:
+        """What a user has trained before, made when a command first needs it."""
+        folder = self._folder / "trained"
+        self._names |= train(folder, self._names)
+        return folder
 
     def draw(self, scenario: str, random: random.Random) -> Fault:
         """A fault: half of them at any time, half at a moment of a kind that is drawn first."""
@@ -136,8 +143,9 @@ class Harness:
         """The folder before the command: the same path each time, for some files name it."""
         root = self._folder / "work"
         shutil.rmtree(root, ignore_errors=True)
-        if SCENARIOS[scenario].trained:
-            shutil.copytree(self.trained, root)
+        trained = self.trained if SCENARIOS[scenario].needs_training else None
+        if trained and SCENARIOS[scenario].trained:
+            shutil.copytree(trained, root)
         else:
             root.mkdir()
         (root / "out").mkdir()

@@ -26,10 +26,10 @@ RECIPE = 'gate_start = "even"\nbottleneck = 8\nepochs = 4\n'
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command, whose words may name ``{root}``, the folder that it works in, and others of :func:`prepare`.
+    """A command, whose words may name ``{root}``, the folder that it works in, and others of :func:`write_inputs`.
 
     Args:
-        trained: whether the folder already holds what :func:`prepare` has trained.
+        trained: whether the folder already holds what :func:`train` has trained.
         places: the options for folders that it takes.
         ended: how it is refused once it has done its work, if it cannot be given twice.
     """
@@ -38,6 +38,10 @@ class Scenario:
     trained: bool = True
     places: tuple[str, ...] = ("store", "reports")
     ended: str | None = None
+
+    @property
+    def needs_training(self) -> bool:
+        return self.trained or ".tar.xz" in self.words
 
     def arguments(self, root: Path, names: Mapping[str, str]) -> list[str]:
         folders = [names.get(place, str(root / place)) for place in self.places]
@@ -73,12 +77,8 @@ SCENARIOS = {
 }
 
 
-def prepare(inputs: Path, trained: Path) -> dict[str, str]:
-    """Make what the commands read, in ``inputs``, and what a user has trained before, in ``trained``.
-
-    Returns:
-        What a command's words may name: folders, and the runs ``fusion`` and ``spare``, an adapter that nothing needs.
-    """
+def write_inputs(inputs: Path) -> dict[str, str]:
+    """Make what the commands read. Returns the folders that a command's words may name."""
     backbone, data = save_backbone(inputs / "backbone"), write_tasks(inputs / "data")
     shutil.copytree(data / "meals", data / "songs")  # a second source, so that there is one to prune
     (data / "songs" / "task.toml").write_text((data / "meals" / "task.toml").read_text().replace("meals", "songs"))
@@ -87,7 +87,15 @@ def prepare(inputs: Path, trained: Path) -> dict[str, str]:
     films = pd.read_csv(data / "films" / "train.csv")
     films[["id", "sentence"]].to_csv(inputs / "rows.csv", index=False)
     films[["sentence", "label"]].to_csv(inputs / "tickets.csv", index=False)
-    names = {"inputs": str(inputs), "backbone": str(backbone), "data": str(data)}
+    return {"inputs": str(inputs), "backbone": str(backbone), "data": str(data)}
+
+
+def train(trained: Path, names: Mapping[str, str]) -> dict[str, str]:
+    """Make what a user has trained before, and archives of it.
+
+    Returns:
+        What else a command's words may name: the runs ``fusion`` and ``spare``, an adapter that nothing needs.
+    """
 
     def result_of(words: str) -> str:
         status, output = run(Scenario(f"{words} {_SHORT} --json", places=_ALL).arguments(trained, names))
@@ -97,12 +105,12 @@ def prepare(inputs: Path, trained: Path) -> dict[str, str]:
     spare = result_of("extract --task films --seed 1")
     for task in ("films", "meals", "songs"):
         result_of(f"extract --task {task}")
-    names |= {"spare": spare, "fusion": result_of("fuse --target films")}
+    runs = {"spare": spare, "fusion": result_of("fuse --target films")}
     for command in (
         SCENARIOS["compare"],
         Scenario("store export {fusion} {inputs}/films.tar.xz", places=("store",)),
         Scenario("runs export {inputs}/runs.tar.xz --study=killed"),
     ):
-        status, output = run(command.arguments(trained, names))
+        status, output = run(command.arguments(trained, {**names, **runs}))
         assert status == 0, output
-    return names
+    return runs

@@ -10,7 +10,8 @@ from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.server import kill_server
 
-QUICK = ["extract", "fuse", "compare", "pretrain", "ensemble", "runs remove", "store import", "tasks new"]
+QUICK = ["extract", "compare", "pretrain", "tasks new"]
+DISTURBED = ["disk full", "clock set back", "no locks", "half-written gone"]
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +26,7 @@ def test_a_killed_command_given_again_ends_as_one_that_was_never_killed(harness:
 
 @pytest.mark.slow
 def test_a_disturbed_command_says_so_and_ends_well_when_given_again(harness: Harness) -> None:
-    check([*disturb(harness, len(DISTURBANCES), 1, ["extract"])], len(DISTURBANCES))
-
-
-@pytest.mark.slow
-def test_a_killed_server_gives_no_wrong_answer(harness: Harness) -> None:
-    check([*kill_server(harness.trained / "store", 2, 1)], 2)
+    check([*disturb(harness, len(DISTURBED), 1, ["extract"], DISTURBED)], len(DISTURBED))
 
 
 @pytest.mark.long

@@ -6,13 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pipeline.system.process import SIGNALS
-from tests.forked import Forked
 
 ROOT = Path(__file__).parents[3]
 RESUME = "interrupted: finished work is kept; run the same command again to resume"
@@ -156,22 +154,3 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(number: signal.Signals, 
         process.wait(0.5)
     process.terminate()
     assert process.communicate(timeout=30) == ("", f"{RESUME}\n")
-
-
-@pytest.mark.slow
-def test_training_is_interrupted_in_one_line_and_keeps_its_checkpoint(
-    backbone_folder: Path, data_folder: Path, tmp_path: Path
-) -> None:
-    places = {"backbone": backbone_folder, "data": data_folder, "store": tmp_path, "reports": tmp_path}
-    options = {**places, "task": "films", "bottleneck": 8, "epochs": 100000, "checkpoint-seconds": 0.1}
-    checkpoint = "runs/*/checkpoint/state.safetensors"
-    with closing(Forked(["extract", *(f"--{name}={value}" for name, value in options.items())])) as command:
-        while command.poll() is None and not any(tmp_path.glob(checkpoint)):
-            time.sleep(0.01)
-        command.send_signal(signal.SIGINT)
-        assert command.wait(60) == 130
-        printed = command.printed()
-    assert printed.splitlines()[-1] == RESUME
-    assert printed.count("interrupted") == 1
-    assert "Traceback" not in printed
-    assert any(tmp_path.glob(checkpoint))

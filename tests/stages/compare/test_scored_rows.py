@@ -29,7 +29,7 @@ def study(**values: Any) -> Study:
         "targets": ["films", "pairs"],
         "sources": ["meals"],
         "seeds": [1],
-        "limit": 64,
+        "limit": 48,
         "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 2e-3},
         "cross_task": True,
         "rows": {
@@ -96,9 +96,9 @@ def together(cells: Cells, task: str, workspace: Workspace) -> tuple[EnsembleRec
     ("scoring", "whole"),
     [
         ("half", False),
-        ("test", False),
-        ("held-out", False),
         ("train", False),
+        pytest.param("test", False, marks=pytest.mark.long),
+        pytest.param("held-out", False, marks=pytest.mark.long),
         pytest.param("half", True, marks=pytest.mark.long),
     ],
 )

@@ -142,6 +142,7 @@ def flooding(address: str) -> None:
     assert set(statuses) <= {200, 429} and statuses[200]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "abuse", [slowly, hugely, wordily, brokenly, sneakily, rebound, raw, flooding], ids=lambda one: one.__name__

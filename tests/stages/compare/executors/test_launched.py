@@ -28,6 +28,7 @@ def test_one_process_needs_no_launcher() -> None:
     assert carried_out_here(pickle.dumps(partial(math.sqrt, 4)), threads=1, processes=1).value == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_main_process_of_a_group_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command for GPUs, which starts as many processes where there are none."""
