@@ -124,6 +124,15 @@ def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Works
 
 
 @pytest.fixture
+def trained_once() -> Iterator[None]:
+    """What this test trains is copied from an earlier test of this session that has trained the same."""
+    from tests import runs
+
+    with runs.trained_once():
+        yield
+
+
+@pytest.fixture
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it, and whatever trains a step from then on fails the test."""
 

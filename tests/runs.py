@@ -1,7 +1,10 @@
 """Runs that train for one task, or one model for several tasks at once."""
 
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,38 @@ def joint_run(
 ) -> TrainingRun:
     parts = (Part(workspace.task(task), recipes[task], limits[task]) for task in tasks)
     return TrainingRun(RunRequest("multitask", tuple(parts), **rest), workspace)
+
+
+_kept: dict[tuple[object, ...], Path] = {}
+
+
+@contextmanager
+def trained_once() -> Iterator[None]:
+    """Train each run once a session: where it is wanted again, in whatever store, what it left is copied there.
+
+    For what tests build on, not for tests of training: a run's name says all that its result depends on but the code.
+    """
+    original = TrainingRun._train
+
+    def train(run: TrainingRun, *given: Any) -> None:
+        place, key = run.workspace, (run.name, run.request.keep_weights, run.backbone.name)
+        record, artifact = place.ledger.folder(run.name), place.store.root / f"{run.kind.artifact}s/{run.task.name}"
+        folders = {"record": record, **({"artifact": artifact / run.name} if run.kind.artifact else {})}
+        if key not in _kept:
+            original(run, *given)
+            _kept[key] = Path(tempfile.mkdtemp(prefix="kept-"))
+            for name, folder in folders.items():
+                shutil.copytree(folder, _kept[key] / name)
+            return
+        for name, folder in folders.items():
+            shutil.copytree(_kept[key] / name, folder, dirs_exist_ok=True)
+        saved = json.loads((record / "run.json").read_text())
+        artifact_folder = str(folders["artifact"]) if "artifact" in folders else None
+        (record / "run.json").write_text(json.dumps(saved | {"artifact": artifact_folder}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingRun, "_train", train)
+        yield
 
 
 class Stopped(Exception):

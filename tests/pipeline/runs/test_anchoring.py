@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from pipeline.methods.anchored import ANCHORED_FILE
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.sources import Fusion, parse_sources
@@ -19,6 +17,8 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from stages.prune import prune
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 Quick = Callable[..., Recipe]
 LEARNED = {"epochs": 10, "batch_size": 8, "learning_rate": 5e-2, "pooling": "cls"}
@@ -62,12 +62,6 @@ def test_labels_of_another_meaning_are_no_anchor(workspace: Workspace, quick: Qu
     assert (record.anchor, record.anchor_candidates) == ("pairs", {})
 
 
-@pytest.mark.parametrize("settings", [{"head_start": False}, {"head": "mlp"}])
-def test_without_a_head_to_start_from_it_begins_as_its_own(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
-    stage_one(workspace, quick, films=UNTRAINED, meals=LEARNED)
-    assert held(workspace, quick, "films", **settings).anchor == "films"
-
-
 def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED)
     fusion = Fusion(workspace.task("pairs"), quick("fusion", fusion="anchored", **UNTRAINED), workspace)
@@ -93,13 +87,6 @@ def test_the_anchor_stays_however_few_sources_are_kept(
     record = held(workspace, quick, "films", best_sources=1)
     assert record.anchor == "meals"
     assert {source.task for source in record.sources} == {"films", "meals", "pairs"}
-
-
-def test_a_standard_fusion_has_no_anchor(workspace: Workspace, quick: Quick) -> None:
-    stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)
-    record = held(workspace, quick, "films", fusion="standard")
-    assert record.anchor is None and record.artifact is not None
-    assert not (Path(record.artifact) / ANCHORED_FILE).exists()
 
 
 def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> None:

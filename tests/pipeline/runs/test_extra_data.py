@@ -1,16 +1,10 @@
 """Runs with extra data: single and joint ones train on the same rows, and their records say where these came from."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
-
-from pipeline.data.task_data import Added
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from stages.compare.compare import compare
 from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
@@ -55,43 +49,3 @@ def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace
     swapped = joint_run(workspace, ("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}).get()
     assert swapped.scores["meals"].added == {}
     assert swapped.scores["films"].added == alone.data["films"].added
-
-
-def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspace) -> None:
-    study = parse_study(
-        {
-            "name": "more",
-            "methods": ["full", "with-meals"],
-            "rows": {"with-meals": {"method": "full", "recipe": {"extra": EXTRA}}},
-            "targets": ["films"],
-            "seeds": [1],
-            "limit": 40,
-            "recipe": {"epochs": 1, "batch_size": 16},
-        },
-        "test",
-    )
-    result, folder = compare(study, workspace)
-    record = workspace.ledger.find(result.entries[1].run or "")
-    assert record is not None
-    found = record.own.added["meals"]
-    assert isinstance(found, Added)
-    text = (folder / "tables.md").read_text()
-    left_out = found.in_dev + found.in_test
-    assert f"with-meals on films: {found.rows} training rows of meals added, {left_out} left out" in text
-    assert "| with-meals | meals |" in text
-    assert "meals added" in (folder / "index.html").read_text()
-
-
-def test_a_study_that_asks_for_rows_that_do_not_fit_is_refused_before_training(workspace: Workspace) -> None:
-    values = {
-        "name": "bad",
-        "methods": ["full"],
-        "targets": ["films"],
-        "seeds": [1],
-        "recipe": {"extra": {"pairs": {}}},
-    }
-    from pipeline.system.errors import PipelineError
-
-    with pytest.raises(PipelineError, match="its rows are pairs, and those of 'films' are one text"):
-        compare(parse_study(values, "test"), workspace)
-    assert not Path(workspace.reports / "runs").exists() or not list((workspace.reports / "runs").glob("*/run.json"))

@@ -29,7 +29,7 @@ def train(request: Any, workspace: Workspace, quick: Quick, tmp_path: Path) -> C
         places = dataclasses.replace(
             workspace, store_root=tmp_path / name / "store", reports=tmp_path / name / "reports", **settings
         )
-        recipe = quick(trainable, epochs=3, batch_size=8, **values)
+        recipe = quick(trainable, epochs=2, batch_size=8, **values)
         return single_run(places, kind, task, recipe, seed=0).get()
 
     return run
@@ -65,6 +65,7 @@ def test_a_cache_changes_no_result(train, cached_bytes, tmp_path: Path) -> None:
         assert [float(value) for value in one] == pytest.approx([float(value) for value in other], abs=1e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_never_stopped(  # type: ignore[no-untyped-def]
     share, train, cached_bytes, monkeypatch, tmp_path

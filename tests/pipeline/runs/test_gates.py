@@ -13,7 +13,6 @@ from pipeline.methods.gated import GatedFusion
 from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
 from pipeline.runs.gates import ADDED_ROWS, choose_gates
-from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")
@@ -109,14 +108,6 @@ def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
     assert {count for _, count in others[len(again) :]} == {beside}
 
 
-def test_what_the_first_explains_of_fewer_rows_is_what_others_have_to_beat(
-    choose: Callable[..., dict[str, float]],
-) -> None:
-    """0.4 of 2,000 rows and 0.5 of 512, of which another beside it explains 0.45."""
-    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.35}
-    assert choose(lambda open_gates: worth.get(tuple(open_gates), 0.0), rows=2000, on_few=0.1) == {"a": 1.0}
-
-
 def test_a_source_that_has_joined_keeps_its_gate(choose: Callable[..., dict[str, float]]) -> None:
     """Others are tried beside it as it is."""
     worth = {None: 0.0, 1.0: 0.4, 0.5: 0.6}
@@ -163,14 +154,5 @@ def test_beside_a_warm_start_each_source_only_has_to_add_something(
     assert choose(lambda open_gates: 0.4 - 0.1 * len(open_gates), warm=True) == {"a": 0.0}
 
 
-def test_all_may_be_needed(choose: Callable[..., dict[str, float]]) -> None:
-    """At the end nothing is left to try."""
-    assert choose(lambda open_gates: sum(open_gates.values())) == dict.fromkeys(SOURCES, 1.0)
-
-
 def test_too_few_rows_to_tell_leave_all_gates_even(choose: Callable[..., dict[str, float]]) -> None:
     assert choose(lambda _: pytest.fail("probed"), rows=18) == dict.fromkeys(SOURCES, 2 / 6)
-
-
-def test_gates_are_told_in_few_words() -> None:
-    assert gates_text({"quora": 1.0, "mnli": 0.5, "x": 1 / 3}) == "quora 1, mnli 0.5, x 0.33"

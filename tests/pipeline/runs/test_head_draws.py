@@ -17,6 +17,8 @@ from pipeline.settings.recipe import Recipe
 from stages.extract import extract
 from stages.fuse import fuse
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 STILL: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
 """The head of the artifact is the one of the first step."""

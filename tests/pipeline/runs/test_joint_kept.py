@@ -20,6 +20,8 @@ from stages.predict import predict
 from stages.report import maps_of
 from tests.runs import joint_run, single_run
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 
 
@@ -166,18 +168,6 @@ def test_its_attention_reads_a_pair_as_the_task_does(workspace: Workspace, quick
     maps = maps_of("the film is good ||| the meal", [record.run], result, workspace.ledger)
     read = [(drawn.title.split()[2], len(drawn.tokens)) for drawn in maps]
     assert read == [("films,", 9), ("pairs,", 6), ("pairs,", 4)]
-
-
-def test_attention_of_what_was_tuned_in_turn_is_that_of_its_encoder(workspace: Workspace, quick: Quick) -> None:
-    apart = quick("full", epochs=1, encoding="siamese", head="cosine")
-    first = single_run(workspace, "full", "pairs", apart, seed=1).get()
-    tuned = quick("full", epochs=1)
-    record = single_run(workspace, "sequential", "films", tuned, seed=1, start=first, keep_weights=True).get()
-    result = study_of(record, ["pairs", "films"], workspace)
-    maps = maps_of("the film is good ||| the meal", None, result, workspace.ledger)
-    assert [len(drawn.tokens) for drawn in maps] == [6, 4]
-    (films,) = maps_of("the film is good", [record.run], result, workspace.ledger)
-    assert np.array_equal(maps[0].layers[2], films.layers[2])
 
 
 def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]

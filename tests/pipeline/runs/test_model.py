@@ -28,7 +28,9 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
-from tests.runs import joint_run, single_run
+from tests.runs import single_run
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 Quick = Callable[..., Recipe]
 ROOT = Path(__file__).parents[3]
@@ -128,14 +130,6 @@ def test_a_model_is_named_by_task_run_or_folder(
         assert model.predict(texts) == expected
     assert repr(model) == f"<{best.kind} films@{best.run} on {workspace.backbone_name}, cpu>"
     assert (model.is_pair, opened("pairs").is_pair, opened("pairs").classes) == (False, True, ())
-
-
-def test_one_task_of_a_joint_run_is_loaded(workspace: Workspace, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
-    recipes = {task: quick("full", epochs=1) for task in ("films", "meals")}
-    limits = dict.fromkeys(recipes, 32)
-    joint = joint_run(workspace, list(recipes), recipes, seed=1, limits=limits, keep_weights=True).get()
-    texts, expected, _ = commanded(workspace, "meals", using=joint.run)
-    assert opened(f"meals@{joint.run}", reports=workspace.reports).predict(texts) == expected
 
 
 TABLE = pd.DataFrame({"text": ["the film is good"]})
@@ -299,31 +293,13 @@ def test_a_task_may_be_named_by_its_alias_in_the_folders_that_describe_it(
         opened(data=[tmp_path / "empty"])
 
 
-def test_the_model_of_the_last_classes_is_loaded_as_the_command_takes_it(
-    workspace: Workspace, quick: Quick, opened, data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # type: ignore[no-untyped-def]
-    """A class was a misspelling: the task was made and trained again, and scores less without it."""
-    old = extract("films", quick("adapter", epochs=20, learning_rate=1e-2), workspace, seed=1).record
-    data = Path(shutil.copytree(data_folder, tmp_path / "data"))
-    toml = data / "films" / "task.toml"
-    toml.write_text(toml.read_text().replace('["bad", "good"]', '["good", "bad"]'))
-    changed = dataclasses.replace(workspace, data=data)
-    new = extract("films", quick("adapter", epochs=1, learning_rate=1e-6), changed, seed=1).record
-    assert new.dev < old.dev
-    texts, _, run = commanded(changed, "films")
-    capsys.readouterr()
-    model = opened()
-    assert (model.run, run, model.classes) == (new.run, new.run, ("good", "bad"))
-    note = f"films: adapter {new.run} is used. Models of other classes, range or metric are not: adapter {old.run}."
-    assert note in capsys.readouterr().err
-    assert opened(data=data).run == opened("films", using=new.run).run == new.run
-    assert opened("films", using=old.run).predict(texts[:1])[0].label in ("bad", "good")
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"fusion": "standard"}, {"fusion": "anchored"}, {"own_adapter": "none"}, {"pooling": "cls"}],
+    [
+        {"pooling": "cls"},
+        {"fusion": "anchored"},
+        *(pytest.param(each, marks=pytest.mark.long) for each in ({}, {"fusion": "standard"}, {"own_adapter": "none"})),
+    ],
     ids=str,
 )
 def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adapters, quick, opened) -> None:  # type: ignore[no-untyped-def]
@@ -380,6 +356,7 @@ def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, qui
         opened(using="fusion").explain(("the film", "is good"))
 
 
+@pytest.mark.long
 def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]
     code = (
         "import logging, sys, transformers\nlevel = logging.getLogger('transformers').level\n"

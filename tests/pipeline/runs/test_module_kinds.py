@@ -15,7 +15,6 @@ from pipeline.models.switching import module_parameter_names
 from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Store
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -46,12 +45,12 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
     [
         *((kind, "films", {"pooling": "cls"}) for kind in KINDS),
         ("pal", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
-        ("prefix", "films", {"pooling": "cls", "drop_layers": [0]}),
+        pytest.param("prefix", "films", {"pooling": "cls", "drop_layers": [0]}, marks=pytest.mark.long),
         ("prefix", "pairs", {"encoding": "siamese"}),
-        ("prefix-tuning", "pairs", {"drop_layers": [0]}),
-        ("lora", "pairs", {"drop_layers": [0]}),
+        pytest.param("prefix-tuning", "pairs", {"drop_layers": [0]}, marks=pytest.mark.long),
+        pytest.param("lora", "pairs", {"drop_layers": [0]}, marks=pytest.mark.long),
         ("unipelt", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
-        ("bitfit", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
+        pytest.param("bitfit", "pairs", {"encoding": "siamese", "drop_layers": [0]}, marks=pytest.mark.long),
     ],
 )
 def test_from_extract_to_predict_and_through_an_export(
@@ -70,18 +69,6 @@ def test_from_extract_to_predict_and_through_an_export(
     workspace.store.remove(record.run)
     import_artifacts(Store(workspace.store.root), tmp_path / "out.tar.xz")
     agree(workspace, task, record.run, data_folder, tmp_path)
-
-
-def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side(
-    workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
-) -> None:
-    for task in ("films", "meals"):
-        extract(task, quick("adapter", adapter="prefix", epochs=1, **SIZES), workspace, seed=0)
-    written = predict(
-        "films,meals", data_folder / "films" / "dev.csv", tmp_path / "out.csv", workspace,
-        using="adapter", batch_size=64, precision="fp32",
-    )  # fmt: skip
-    assert written.passes == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,26 +108,6 @@ def test_two_tasks_train_over_one_backbone(trainable: str, settings: Any, worksp
     assert set(record.scores) == {"films", "pairs"}
     whole = record.cost.trainable_parameters > workspace.backbone.parameters
     assert whole == (trainable == "full+adapter")
-
-
-@pytest.mark.parametrize(
-    ("trainable", "settings"),
-    [("head", {}), *(("adapter", {"adapter": kind}) for kind in KINDS), ("adapter", {"train_layernorm": True})],
-    ids=str,
-)
-def test_a_task_alone_begins_as_without_joint_training(
-    trainable: str, settings: Any, workspace: Workspace, quick: Quick
-) -> None:
-    """The same names, numbers and flags, bit for bit."""
-    run = joint(workspace, quick, ("films",), trainable, **settings)
-    together = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
-    request = RunRequest.single("adapter", workspace.task("films"), run.recipe, seed=1)
-    alone = build_for_training(request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
-    found, expected = (dict(model.named_parameters()) for model in (together, alone))
-    assert found.keys() == expected.keys()
-    for name, parameter in expected.items():
-        assert torch.equal(found[name], parameter), name
-        assert found[name].requires_grad == parameter.requires_grad, name
 
 
 @pytest.mark.parametrize("trainable", ["adapter", "full+adapter"])

@@ -11,15 +11,11 @@ from safetensors.torch import load_file
 
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.runs.build import build_for_training
-from pipeline.runs.restore import restore_weights
-from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import make_accelerator
-from tests.nano import save_backbone
 from tests.runs import Stopped, joint_run, single_run, stop_at
 
 Quick = Callable[..., Recipe]
@@ -145,13 +141,6 @@ def test_embeddings_that_are_frozen_are_so_in_both_encoders(workspace: Workspace
     assert not any(".embeddings." in name for name in training)
 
 
-def test_tasks_may_differ_in_what_concerns_their_heads_alone(workspace: Workspace, quick: Quick) -> None:
-    own = {"pairs": {"head_dropout": 0.5, "vector_dropout": 0.25, "score_loss": "raw"}}
-    run = make(workspace, quick, own=own)
-    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
-    assert [model.of(name).head.vector_dropout.p for name in TASKS] == [0.25 if n == "pairs" else 0 for n in TASKS]
-
-
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
     run = make(workspace, quick)
     model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
@@ -195,11 +184,6 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
 def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PipelineError, match=message):
         make(workspace, quick, tasks, **settings)
-
-
-def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
-    assert make(other, quick).name != make(workspace, quick).name
 
 
 @pytest.mark.parametrize(
@@ -281,30 +265,27 @@ def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys)
     assert (operated.run, operated.dev) == (plain.run, plain.dev)
 
 
-def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+COSINE = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "fit"),
+    [
+        ({"gradient_surgery": "pcgrad"}, "gradient_surgery works in one process only", {}),
+        ({"l2_sp": 0.1}, "l2_sp of several tasks works in one process only", {"tasks": ["films"], "l2_sp": 0.1}),
+        ({"own": COSINE, "trainable": "head"}, "pairs: a cosine on a frozen backbone trains nothing", {"own": COSINE}),
+    ],
+    ids=["surgery", "heads that a step leaves out", "a task that trains nothing"],
+)
+def test_what_processes_that_add_up_gradients_cannot_train_is_refused(
+    settings, message, fit, workspace, quick, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PipelineError, match="gradient_surgery works in one process only"):
-        make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
-
-
-def test_l2_sp_of_several_tasks_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Processes expect no gradient of the heads that a step leaves out, and the penalty gives them one."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PipelineError, match="l2_sp of several tasks works in one process only"):
-        make(workspace, quick, l2_sp=0.1, precision="fp32")
-    make(workspace, quick, ["films"], l2_sp=0.1, precision="fp32")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    make(workspace, quick, l2_sp=0.1, precision="fp32")
-
-
-def test_a_task_that_trains_nothing_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Processes add up gradients in a step's last backward pass, which that of such a task may be."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    own = {"pairs": {"encoding": "siamese", "head": "cosine"}}
-    with pytest.raises(PipelineError, match="pairs: a cosine on a frozen backbone trains nothing"):
-        make(workspace, quick, own=own, trainable="head", precision="fp32")
-    for settings in ({"own": own, "trainable": "full"}, {"trainable": "head"}):
+    with pytest.raises(PipelineError, match=message):
         make(workspace, quick, precision="fp32", **settings)
+    make(workspace, quick, precision="fp32", **fit)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    make(workspace, quick, precision="fp32", **settings)
 
 
 @pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
@@ -394,15 +375,6 @@ def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, work
     assert record.parameters.model == record.cost.trainable_parameters + (backbone if is_static else 0)
     plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
     assert (record.run == plain.run) == (not settings)
-
-
-def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
-    for second in ("static", "tuned"):
-        run = single_run(workspace, "full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32)
-        record = run.get()
-        model = restore_weights(record, [run.task], workspace).of(run.task.name)
-        found = Scoring(run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
-        assert found.value(found.predict(model)) == record.dev
 
 
 @pytest.mark.parametrize("mixing", ["simultaneous", "round-robin"])

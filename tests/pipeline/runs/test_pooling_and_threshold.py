@@ -82,18 +82,6 @@ def test_a_kept_model_pools_as_it_was_trained(kind: str, settings: Any, workspac
     assert "pooler" in run.identity["backbone"]
 
 
-def test_tasks_of_one_model_may_pool_differently(workspace: Workspace, quick: Quick) -> None:
-    recipes = {
-        task: quick("full", epochs=1, pooling=pooling) for task, pooling in (("films", "pooler"), ("meals", "mean"))
-    }
-    run = joint_run(
-        workspace, ["films", "meals"], recipes, seed=1, limits=dict.fromkeys(recipes, 32), keep_weights=True
-    )
-    record = run.get()
-    for task in recipes:
-        assert _scored_again(run, task) == pytest.approx(record.score(task).dev, abs=1e-9)
-
-
 def test_tuning_on_from_a_model_without_its_pooler_is_refused(workspace: Workspace, quick: Quick) -> None:
     before = single_run(workspace, "full", "films", quick("full", epochs=1, pooling="cls"), seed=1).get()
     after = single_run(
@@ -138,18 +126,6 @@ def test_a_tuned_threshold_scores_best_on_the_rows_that_choose_and_stays_with_th
     assert trainable == "head" or record.best_epoch < recipe.epochs, "the kept epoch is the last one"
     again = _predicted_again(tuned, "same")[1].probabilities
     assert again is not None and again[:, 1] == pytest.approx(table["probability_1"].to_numpy(), abs=1e-5)
-
-
-def test_a_model_with_a_tuned_threshold_is_tuned_on(workspace: Workspace, same: Path, quick: Quick) -> None:
-    """Its head is scored again afterwards, with its threshold, and joint training begins with it."""
-    workspace = dataclasses.replace(workspace, data=same)
-    recipe = quick("full", epochs=2, head="cosine", encoding="siamese", cosine_threshold="tuned")
-    first = single_run(workspace, "full", "same", recipe, seed=1).get()
-    after = single_run(workspace, "sequential", "films", quick("full", epochs=1), seed=1, start=first).get()
-    assert after.scores["same"].before == first.dev
-    recipes = {"same": recipe, "films": quick("full", epochs=2)}
-    joint = joint_run(workspace, list(recipes), recipes, seed=1, start=first, limits=dict.fromkeys(recipes, 32))
-    assert set(joint.get().scores) == {"same", "films"}
 
 
 def test_the_start_is_scored_with_its_best_threshold_too(workspace: Workspace, same: Path, quick: Quick) -> None:

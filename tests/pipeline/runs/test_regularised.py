@@ -92,16 +92,6 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
     pd.testing.assert_frame_equal(*curves, check_exact=True)
 
 
-def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
-    recipe = quick("full", epochs=1, **BOTH)
-    alone = single_run(workspace, "full", "films", recipe, seed=1, limit=40).get()
-    jointly = joint_run(workspace, ["films"], {"films": recipe}, seed=1, limits={"films": 40}).get()
-    ledger = workspace.ledger
-    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
-    curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
-    pd.testing.assert_frame_equal(*curves, check_exact=True)
-
-
 def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
@@ -136,19 +126,6 @@ def test_prediction_reads_rows_as_training_did(workspace: Workspace, quick: Quic
     predict("pairs", source, out, dataclasses.replace(workspace), using="adapter", batch_size=7, precision="fp32")
     kept = workspace.ledger.predictions(record.run)
     assert pd.read_parquet(out)["prediction"].to_numpy() == pytest.approx(kept["prediction"].to_numpy(), abs=1e-4)
-
-
-def test_a_random_order_reads_the_same_whether_frozen_layers_are_cached_or_not(workspace, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """Both orders of each pair are known, so none is computed with another's."""
-    settings = {"pair_order": "random", "epochs": 2}
-    without = dataclasses.replace(workspace, reports=tmp_path / "without", cache_gb=0.0)
-    tables = []
-    for place in (workspace, without):
-        record = make(place, quick, "head", "pairs", **settings).get()
-        tables.append(place.ledger.predictions(record.run)["prediction"].to_numpy())
-    assert tables[0] == pytest.approx(tables[1], abs=1e-4)
-    given = make(workspace, quick, "head", "pairs", epochs=2).get()
-    assert workspace.ledger.predictions(given.run)["prediction"].to_numpy() != pytest.approx(tables[0], abs=1e-4)
 
 
 def test_l2_sp_pulls_a_tasks_own_layernorms_to_the_pretrained_ones(workspace: Workspace, quick: Quick) -> None:

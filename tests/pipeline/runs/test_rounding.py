@@ -34,7 +34,7 @@ def not_rounded(*_: object) -> Iterator[None]:
 
 
 def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any]) -> None:
-    values = {"epochs": 2, "precision": "bf16", **SIZES, **settings}
+    values = {"epochs": 1, "precision": "bf16", **SIZES, **settings}
     if kind == "multitask":
         recipes = dict.fromkeys(("films", "meals"), quick("adapter", **values))
         joint_run(workspace, tuple(recipes), recipes, seed=1, limits=dict.fromkeys(recipes)).get()
@@ -52,16 +52,16 @@ def train(kind: str, workspace: Workspace, quick: Quick, settings: dict[str, Any
     [
         ("adapter", {}),
         ("adapter", {"pooling": "cls", "smart": 1.0}),
-        ("adapter", {"pooling": "pooler"}),
-        ("adapter", {"drop_layers": [0]}),
+        pytest.param("adapter", {"pooling": "pooler"}, marks=pytest.mark.long),
+        pytest.param("adapter", {"drop_layers": [0]}, marks=pytest.mark.long),
         ("adapter", {"adapter": "lora"}),
-        ("adapter", {"adapter": "ia3"}),
+        pytest.param("adapter", {"adapter": "ia3"}, marks=pytest.mark.long),
         ("adapter", {"adapter": "bitfit"}),
         ("adapter", {"adapter": "prefix"}),
-        ("adapter", {"adapter": "unipelt"}),
+        pytest.param("adapter", {"adapter": "unipelt"}, marks=pytest.mark.long),
         ("adapter", {"train_layernorm": True}),
         ("fusion", {"fusion": "gated"}),
-        ("fusion", {"fusion": "standard"}),
+        pytest.param("fusion", {"fusion": "standard"}, marks=pytest.mark.long),
         ("multitask", {}),
         ("frozen", {}),
     ],

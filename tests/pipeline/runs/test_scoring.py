@@ -25,12 +25,3 @@ def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made
     evaluations = Evaluations(model, {"films": scoring})
     assert [evaluations(None) for _ in range(3)] == [6.0] * 3
     assert evaluations.best(fitted) == {"films": "now" if tunes else expected}
-
-
-def test_several_tasks_are_scored_one_by_one() -> None:
-    scorings: Any = {
-        task: SimpleNamespace(predict_choosing=lambda model: model, value=lambda said: float(said), tunes=False)
-        for task in ("films", "meals")
-    }
-    model: Any = SimpleNamespace(of={"films": "0.5", "meals": "0.25"}.get)
-    assert Evaluations(model, scorings)(None) == {"films": 0.5, "meals": 0.25}

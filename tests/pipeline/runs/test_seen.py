@@ -321,27 +321,8 @@ def forget(place: Workspace, run: str) -> None:
     (artifact.folder / "manifest.json").write_text(text)
 
 
-def test_a_damaged_file_is_named(place: Workspace, quick: Quick) -> None:
-    run = _joint(place, quick)
-    (place.ledger.folder(run) / SEEN).write_text("x")
-    with pytest.raises(PipelineError, match=SEEN):
-        evaluate("target", place, using=run)
-
-
 def test_equal_texts_have_equal_hashes_and_others_do_not() -> None:
     one = row_hashes(pd.DataFrame({"text_a": ["A b.", "c"], "text_b": ["d", "E"]}))
     other = row_hashes(pd.DataFrame({"text_a": ["D", "ce"], "text_b": ["ab!", ""]}))
     assert one[0] == other[0]
     assert one[1] != other[1] and row_hashes(pd.DataFrame({"text_a": ["ab"]}))[0] != one[0]
-
-
-def test_a_pruned_fusion_says_how_many_rows_of_dev_it_was_trained_on(place: Workspace, quick: Quick) -> None:
-    assert place.data is not None
-    file = place.data / "target" / "train.csv"
-    pd.concat([pd.read_csv(file), rows_of("dev", 3)]).to_csv(file, index=False)
-    for name in ("source", "other"):
-        extract(name, quick("adapter", epochs=1), place, seed=0)
-    fusion(place, quick, "source,other", fusion="gated", gate_start="even")
-    assert prune("target", place, keep=1).record.own.dev_in_train == 3
-    fewer = dataclasses.replace(place, dev_limit=10)
-    assert prune("target", fewer, keep=1).record.own.dev_in_train == 0  # the fusion's count is of more rows

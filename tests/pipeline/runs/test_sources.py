@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
 from pipeline.runs import sources
-from pipeline.runs.sources import Fusion, SourceName, dropped_layers, parse_sources, starting_adapters
+from pipeline.runs.sources import Fusion, dropped_layers, parse_sources, starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -89,24 +89,6 @@ def test_an_adapter_of_permuted_labels_is_taken_only_where_it_is_named_or_alone(
     assert [each.run for each in chosen(workspace, f"films,meals@{named('1')}")] == [named("3"), named("1")]
 
 
-def test_a_warm_start_takes_an_adapter_of_permuted_labels_only_where_it_is_named_or_alone(
-    workspace: Workspace,
-) -> None:
-    def starts(text: str) -> list[str]:
-        recipe = Recipe(trainable="adapter")
-        taken = starting_adapters(text, workspace.task("films"), recipe, workspace, seed=1)
-        return [each.manifest.run for each in taken]
-
-    keep(workspace, "1", "meals", recipe={"permute_labels": True}, seed=1, dev=0.9)
-    assert starts("best") == [named("1")]
-    keep(workspace, "2", "meals", seed=2, dev=0.5)
-    keep(workspace, "3", "meals", seed=3, dev=0.6)
-    assert starts("best") == starts("meals") == [named("3")]
-    keep(workspace, "4", "meals", seed=1, dev=0.4)
-    assert starts("best") == [named("4")]
-    assert starts(f"meals@{named('1')}") == [named("1")]
-
-
 @pytest.mark.parametrize("command", ["fuse", "--start-from"])
 def test_an_unnamed_adapter_of_permuted_labels_is_told(
     command: str, workspace: Workspace, capsys: pytest.CaptureFixture[str]
@@ -157,21 +139,6 @@ def test_an_adapter_that_was_replaced_since_it_was_listed_is_refused(
     file.write_text(file.read_text().replace('"dev": 0.5', '"dev": 0.75'))
     with pytest.raises(PipelineError, match="changed since it was listed"):
         chosen(workspace, None)
-
-
-def test_names_are_resolved_and_blanks_left_out(workspace: Workspace) -> None:
-    text = f" quora@{named('a')},, films ,sst "
-    assert parse_sources(text, workspace) == [
-        SourceName(workspace.task("quora").name, named("a")),
-        SourceName("films"),
-        SourceName(workspace.task("sst").name),
-    ]
-
-
-@pytest.mark.parametrize("text", ["sst@", "films, sst@ ,quora"])
-def test_a_run_that_is_lost_after_its_at_sign_is_not_any_run(text: str, workspace: Workspace) -> None:
-    with pytest.raises(PipelineError, match="^'sst@': name a run after @, or leave @ out$"):
-        parse_sources(text, workspace)
 
 
 def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:

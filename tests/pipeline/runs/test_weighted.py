@@ -6,21 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from pipeline.records.run_record import RunRecord
 from pipeline.runs import losses
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.pretrain import pretrain
 from stages.prune import prune
 from tests.runs import joint_run, single_run
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 Quick = Callable[..., Recipe]
 
@@ -34,10 +33,6 @@ def uneven(workspace: Workspace, tmp_path: Path) -> Workspace:
     few = rows[rows["label"] == 1].head(6)
     pd.concat([rows[rows["label"] == 0].head(42), few]).to_csv(data / "films" / "train.csv", index=False)
     return dataclasses.replace(workspace, data=data)
-
-
-def share_of_the_rare(workspace: Workspace, record: RunRecord) -> float:
-    return float(np.mean(workspace.ledger.predictions(record.run, "films")["probability_1"]))
 
 
 def weights_in(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor | None]:
@@ -76,21 +71,6 @@ def test_weights_are_those_of_the_rows_that_a_run_trains_on(
     assert (found["meals"], found["pairs"]) == (None, None)
 
 
-@pytest.mark.parametrize("smart", [0.0, 1.0])
-def test_balanced_weights_raise_the_rare_class_and_batches_may_be_cut(
-    smart: float, uneven: Workspace, quick: Quick
-) -> None:
-    settings = {"epochs": 8, "learning_rate": 1e-2, "head_dropout": 0.0, "precision": "fp32", "smart": smart}
-    plain = extract("films", quick("adapter", **settings), uneven, seed=0).record
-    settings |= {"class_weights": "balanced", "label_smoothing": 0.1}
-    weighted = extract("films", quick("adapter", **settings), uneven, seed=0).record
-    assert share_of_the_rare(uneven, weighted) > share_of_the_rare(uneven, plain) + 0.05
-    if not smart:  # whose noise is drawn for each piece
-        cut = extract("films", quick("adapter", **settings, gradient_accumulation_steps=4), uneven, seed=0).record
-        curves = [pd.read_csv(uneven.ledger.folder(each.run) / "curve.csv")["loss"] for each in (weighted, cut)]
-        assert curves[0].to_numpy() == pytest.approx(curves[1].to_numpy(), rel=1e-4)
-
-
 def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspace, quick: Quick) -> None:
     fewer = dataclasses.replace(workspace, dev_limit=10)
     recipe = quick("adapter", epochs=1)
@@ -111,15 +91,3 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     assert workspace.ledger.predictions(pruned.run)["id"].tolist() == rows[0]
     with pytest.raises(PipelineError, match="--dev-limit 0: give at least 1 row of dev"):
         extract("films", recipe, dataclasses.replace(workspace, dev_limit=0), seed=0)
-
-
-def test_pretraining_leaves_out_the_texts_of_all_of_dev_however_few_score(
-    workspace: Workspace, quick: Quick, tmp_path: Path
-) -> None:
-    recipe = quick("full", epochs=1)
-    whole = pretrain(["films"], tmp_path / "whole", recipe, workspace, seed=0).record
-    other = dataclasses.replace(workspace, dev_limit=5)
-    fewer = pretrain(["films"], tmp_path / "fewer", recipe, other, seed=0).record
-    assert fewer.left_out == whole.left_out
-    assert sum(whole.left_out["films"].values()) > 0
-    assert fewer.run != whole.run

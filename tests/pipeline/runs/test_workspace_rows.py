@@ -8,15 +8,12 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import fingerprint
-from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
-from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
-from tests.nano import save_backbone, write_tasks
+from tests.nano import write_tasks
 
 
 def rows(split: str, size: int, *texts: str) -> pd.DataFrame:
@@ -106,13 +103,6 @@ def test_a_source_whose_test_split_has_no_labels_is_scored_on_dev_and_a_target_i
             read(place, "meals", scoring=tested, held_out=("films", "meals"))
 
 
-def test_a_test_split_of_a_source_that_cannot_be_read_is_an_error(place: Workspace) -> None:
-    assert place.data is not None
-    rows("meals test", 30).to_csv(place.data / "meals" / "test.csv", index=False, sep=";")
-    with pytest.raises(PipelineError, match="its columns seem to be separated by ';'"):
-        read(place, "meals", scoring=ScoredRows(rows="test"), held_out=("films",))
-
-
 def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:
     plain = read(place)
     scoring = ScoredRows(rows="held-out", size=20)
@@ -174,14 +164,6 @@ def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace,
     assert (found.dev_in_train, found.test_in_train) == (0, 0)
 
 
-def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
-    sizes = {}
-    for scoring in ("dev", "half", "test", "held-out", "train"):
-        found = read(place, dev_limit=8, scoring=ScoredRows(rows=scoring))  # type: ignore[arg-type]
-        sizes[scoring] = (len(found.dev), len(found.scored))
-    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (8, 8)}
-
-
 def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Workspace) -> None:
     scoring = ScoredRows(rows="train")
     all_rows, limited = read(place, scoring=scoring), read(place, dev_limit=8, scoring=scoring)
@@ -191,28 +173,3 @@ def test_training_rows_that_a_dev_limit_leaves_out_are_not_trained_on(place: Wor
     # As many as there are, or more, leave the rows and so the run's name as they are.
     same = read(place, dev_limit=len(all_rows.dev), scoring=scoring)
     assert same.fingerprint["dev"] == all_rows.fingerprint["dev"]
-
-
-def test_rows_are_read_once_for_all_backbones(
-    place: Workspace, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deeper = save_backbone(tmp_path / "deeper", "bert", num_hidden_layers=3)
-    read_tasks = list[str]()
-
-    def counted(task: Task, *args: Any, **kwargs: Any) -> TaskData:
-        read_tasks.append(task.name)
-        return load_all_rows(task, *args, **kwargs)
-
-    monkeypatch.setattr("pipeline.runs.splits.load_all_rows", counted)
-    other = place.on(str(deeper))
-    films = place.task("films")
-    assert place.splits.of(films, 20, 1) is other.splits.of(films, 20, 1)
-    assert read_tasks == ["films"]
-    # What depends on the backbone is not shared.
-    assert (place.backbone.layers, other.backbone.layers) == (2, 3)
-    recipe = Recipe(trainable="adapter", pooling="pooler")
-    assert place.backbone_for(recipe).identity["weights"] != other.backbone_for(recipe).identity["weights"]
-    top = Recipe.model_validate({"trainable": "adapter", "adapter": {"drop_layers": [2]}})
-    assert other.resolve(top, films).adapter.drop_layers == (2,)
-    with pytest.raises(PipelineError, match="layer"):
-        place.resolve(top, films)
