@@ -1,1 +1,1 @@
-"""The methods that adapt an encoder: adapters and other modules, and fusion over them."""
+"""Methods that adapt an encoder: adapters of many kinds, and fusion over them."""

@@ -1,13 +1,13 @@
 """Anchored fusion: AdapterFusion that is initialised to one adapter, with a fortieth of the weights.
 
-AdapterFusion (Pfeiffer et al. 2021) is initialised to the mean of all adapters, which is worse than the target's own,
-and has 3d^2 weights per site to recover with. Here, with frozen adapter outputs z_n and sub-layer output h::
+AdapterFusion (Pfeiffer et al. 2021) is initialised to the mean of all adapters, which is worse than the target's
+adapter, and needs 3d^2 weights per site to recover. Here, with frozen adapter outputs z_n and sub-layer output h::
 
     s = softmax_n(Q h . K z_n + b_n)        Q, K in R^{r x d}, K = 0 at the start
     o = (I + A B) sum_n s_n z_n             A in R^{d x r}, A = 0 at the start; B in R^{r x d}
 
-``b`` is zero except for one adapter, the anchor, so the first forward pass is nearly that adapter's. Training decides
-for which tokens to attend to the others. 4rd + r + N weights per site instead of 3d^2 + 2d.
+``b`` is zero except for one adapter, the anchor, so the first forward pass is nearly that adapter's. Training learns
+which tokens attend to the other adapters. 4rd + r + N weights per site instead of 3d^2 + 2d.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
 class Anchored(SiteFusion):
-    """Also written as a standard fusion, for stock AdapterHub, where one has the same function."""
+    """Anchored fusion; also saved as a standard fusion for stock AdapterHub if an equivalent one exists."""
 
     file = ANCHORED_FILE
 
@@ -58,9 +58,9 @@ FORM = Anchored()
 
 
 class AnchoredFusion(FusionLayer):
-    """Replaces AdapterHub's fusion layer of ``config`` at one site, with the same call.
+    """Drop-in replacement for AdapterHub's fusion layer with the same ``config`` at one site.
 
-    ``width`` is d, ``rank`` r, and ``bias`` (N,) the initial b. Dropout is on the scores, before the softmax.
+    ``width`` is d, ``rank`` r, and ``bias`` (N,) the initial b. Dropout applies to the scores, before the softmax.
     """
 
     def __init__(self, config: Any, width: int, rank: int, bias: Tensor, dropout: float) -> None:
@@ -85,7 +85,7 @@ class AnchoredFusion(FusionLayer):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, output_attentions: bool = False
     ) -> Any:
-        """As AdapterHub calls it: ``query``, ``residual`` (B, T, d); ``key`` and ``value`` the z_n, (B, T, N, d)."""
+        """AdapterHub's signature: ``query``, ``residual`` (B, T, d); ``key`` and ``value`` the z_n, (B, T, N, d)."""
         scores = (self.key(key) @ self.query(query).unsqueeze(-1)).squeeze(-1) + self.score_bias  # (B, T, N)
         attention = self.dropout(scores).softmax(dim=-1)
         mixed = (attention.unsqueeze(-2) @ value).squeeze(-2)
@@ -99,9 +99,9 @@ class AnchoredFusion(FusionLayer):
 
 
 def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, bias: Mapping[str, float]) -> None:
-    """Replace AdapterHub's fusion layers in ``backbone`` by fresh, trainable anchored ones, no wider than it.
+    """Replace AdapterHub's fusion layers in ``backbone`` with fresh, trainable anchored ones.
 
-    ``bias`` is the initial b by source; it is zero for the others.
+    ``rank`` is at most the backbone's width. ``bias`` is the initial b by source, zero for sources not in it.
     """
     width = backbone.config.hidden_size
     start = torch.tensor([bias.get(source, 0.0) for source in sources])
@@ -111,7 +111,7 @@ def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, 
 
 
 def save_as_stock(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
-    """Write AdapterHub's own files of the anchored fusion if :func:`as_stock` finds weights for all sites."""
+    """Write the fusion in AdapterHub's format too, if :func:`as_stock` finds weights for all sites."""
     name, sites = Fuse(*sources).name, fused_sites(backbone, sources)
     stock = [as_stock(fusion, [site.adapters[source] for source in sources]) for site, fusion in sites]
     if any(weights is None for weights in stock):
@@ -129,11 +129,11 @@ def save_as_stock(backbone: PreTrainedModel, sources: Sequence[str], folder: Pat
 
 @torch.no_grad()
 def as_stock(fusion: AnchoredFusion, adapters: Sequence[Any]) -> dict[str, Tensor] | None:
-    """Weights with which AdapterHub's own fusion layer computes this function, or None if there are none.
+    """Weights that make AdapterHub's fusion layer compute the same function, or None if there are none.
 
     Q and K are padded with rows of zeros. AdapterHub's layer has no bias per adapter; but z_n = U_n a_n + c_n, so a row
-    w of K with ``w U_n = 0`` and ``w c_n = b_n`` adds b_n to each score if the query there is one. It exists where the
-    columns of all U_n and the c_n are linearly independent, which requires N (m + 1) <= d.
+    w of K with ``w U_n = 0`` and ``w c_n = b_n`` adds b_n to each score if the query is one there. Such a row exists if
+    the columns of all U_n and the c_n are linearly independent, which requires N (m + 1) <= d.
     """
     rank, width = fusion.key.weight.shape
     ups = [adapter.adapter_up.weight.T for adapter in adapters]

@@ -17,10 +17,10 @@ _PLACES = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's n
 
 @dataclass(frozen=True)
 class SiteAttention:
-    """``total`` (N,) is the sum of the softmax over N adapters over ``tokens`` tokens, after attention or the FFN."""
+    """``total`` (N,): the softmax over N adapters, summed over ``tokens`` tokens, at one site of a layer."""
 
     layer: int
-    place: str
+    place: str  # "attention" or "ffn": the sub-layer that the site follows
     total: np.ndarray
     tokens: int
 
@@ -29,9 +29,9 @@ class SiteAttention:
 def site_attention(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> list[SiteAttention]:
-    """The attention of every site of the active fusion, from the bottom up, over the tokens of ``batches``.
+    """The attention at every site of the active fusion, from the bottom up, over the tokens of ``batches``.
 
-    Padding does not count. The backbone is in fp32: AdapterHub returns attention as numpy arrays, which have no bf16.
+    Padding is ignored. The backbone must be in fp32: AdapterHub returns numpy arrays, which have no bf16.
     """
     totals: dict[tuple[int, str], Any] = defaultdict(float)
     tokens: dict[tuple[int, str], int] = defaultdict(int)
@@ -58,14 +58,14 @@ def _attention_by_site(
 def token_attention(
     backbone: PreTrainedModel, sources: Sequence[str], inputs: dict[str, Tensor], tokens: Sequence[str]
 ) -> pd.DataFrame:
-    """The attention of every site of the active fusion to each source, token by token, for one input.
+    """Each token's attention to each source, at every site of the active fusion, for one input.
 
     Columns ``position``, ``token``, ``layer``, ``site``, ``adapter``, ``share``. The shares of a token at a site add up
-    to one. Under CLS pooling the last layer computes its first token alone, and has no rows for the others.
+    to one. Under CLS pooling the last layer computes only its first token and has no rows for the others.
 
     Args:
-        inputs: one row without padding, (1, T) each; the backbone is in fp32, as for :func:`site_attention`.
-        tokens: T words of the vocabulary.
+        inputs: tensors (1, T) without padding; the backbone must be in fp32, as for :func:`site_attention`.
+        tokens: the T tokens as text.
     """
     rows = [
         (position, tokens[position], layer, place, name, share)

@@ -27,7 +27,7 @@ class AdapterBank:
     up: Tensor  # (N m + N', d): the columns of U_1, U_2, ..., then c_1 ... c_N, then zeros; N' is a multiple of eight
     is_shift: Tensor  # (N m + N'): one at the rows of ``up`` that hold a c_n, else zero
     activation: Any  # f, elementwise
-    homes: tuple[Tensor, ...]  # where D_1, b_1, U_1, c_1, D_2, ... lie in these matrices: views of them
+    homes: tuple[Tensor, ...]  # views of these matrices that hold D_1, b_1, U_1, c_1, D_2, ...
 
     @property
     def units(self) -> int:
@@ -35,17 +35,17 @@ class AdapterBank:
         return self.size * self.bottleneck
 
     def holds(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether D_1, b_1, U_1, c_1, D_2, ... live here, and were not replaced or moved."""
+        """Whether ``parameters`` D_1, b_1, U_1, c_1, D_2, ... are still stored here, neither replaced nor moved."""
         return [parameter.data_ptr() for parameter in parameters] == [home.data_ptr() for home in self.homes]
 
 
 def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
-    """AdapterHub's sites of bottlenecks and fusions, from the bottom up."""
+    """AdapterHub's bottleneck and fusion sites, from the bottom up."""
     return [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
 
 
 class BankedSite:
-    """Replaces a method of AdapterHub's at one site, and holds the bank of the adapters last used."""
+    """Replaces an AdapterHub method at one site, and caches the bank of the adapters last used."""
 
     def __init__(self, site: BottleneckLayer, stock: Callable[..., BottleneckState]) -> None:
         self._site, self._stock = site, stock
@@ -54,7 +54,7 @@ class BankedSite:
 
     def _join(self, names: Sequence[object]) -> AdapterBank | None:
         """The bank of the adapters ``names``, or None if one is missing or does not fit."""
-        if torch.compiler.is_exporting():  # weights have no address; the bank of the pass before is right
+        if torch.compiler.is_exporting():  # weights have no address then; the previous pass's bank is right
             return self._bank
         if not all(isinstance(name, str) and name in self._site.adapters for name in names):
             return None
@@ -70,7 +70,7 @@ class BankedSite:
 
 def fits_bank(adapters: Sequence[Any]) -> bool:
     """Whether all are plain frozen bottlenecks with the same activation."""
-    # A leaky ReLU is a bare function there, and shows as none: no two different activations look alike.
+    # AdapterHub's leaky ReLU is a bare function, which repr leaves out: no two different activations look alike.
     return len({repr(getattr(adapter, "non_linearity", None)) for adapter in adapters}) == 1 and all(
         type(adapter) is Adapter
         and not adapter.add_layer_norm_before
@@ -85,7 +85,7 @@ def fits_bank(adapters: Sequence[Any]) -> bool:
     )
 
 
-@torch.inference_mode(False)  # else a model that first predicts would hold parameters that can never train
+@torch.inference_mode(False)  # otherwise a model that predicts first could never train these parameters
 @torch.no_grad()
 def join(adapters: Sequence[Any]) -> AdapterBank:
     """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is stored twice."""

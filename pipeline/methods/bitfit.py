@@ -1,9 +1,9 @@
 """BitFit (Ben Zaken et al. 2022): trains only the encoder's biases, those of linear layers and of LayerNorms.
 
-Each bias b is trained as ``b + o`` with an offset o that starts at zero. AdamW does not depend on where a parameter
-starts, and vectors do not decay, so this trains the biases themselves. But the backbone stays bit for bit as it was,
-every task has its offsets, and only these are kept: 7d + d_ff numbers per layer, and d for the LayerNorm of the
-embeddings.
+Each bias b is trained as ``b + o`` with an offset o that starts at zero. AdamW's updates do not depend on a parameter's
+initial value, and vectors have no weight decay, so this is equivalent to training the biases. The backbone stays bit
+for bit unchanged, and each task saves only its offsets: 7d + d_ff numbers per layer, and d for the embeddings'
+LayerNorm.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pipeline.settings.recipe import Recipe
 
 
 class OffsetSite(TaskSite):
-    """Adds the active task's offset to what ``module``, which has a bias, returns."""
+    """Adds the active task's offset to the output of ``module``, which has a bias."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

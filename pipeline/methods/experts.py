@@ -1,9 +1,9 @@
-"""AdapterFusion over experts: several adapters of the target that began alike, joined as their mean.
+"""AdapterFusion over experts: several adapters of the target that share an initialisation, fused as their mean.
 
-Adapters that share a start and differ in batch order and dropout lie in one basin (Wortsman et al. 2022, "Model
-soups"), so their outputs z_n can be averaged in every layer. The layers are those of :mod:`pipeline.methods.anchored`
-without a preferred adapter: K = 0 and b = 0 give uniform attention, and A = 0 the identity as value, so at the start
-``o = 1/N sum_n z_n``. AdapterHub's own layer computes the same for any number of experts.
+Adapters that start alike and differ in batch order and dropout lie in one basin (Wortsman et al. 2022, "Model soups"),
+so their outputs z_n can be averaged in every layer. The layers are those of :mod:`pipeline.methods.anchored` without an
+anchor: initially K = 0 and b = 0 make attention uniform, and A = 0 makes the value projection the identity, so
+``o = 1/N sum_n z_n``. AdapterHub's layer can compute the same for any number of experts.
 """
 
 from collections.abc import Sequence

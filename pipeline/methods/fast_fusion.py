@@ -1,13 +1,13 @@
 """The function of AdapterHub's fusion block, outputs and gradients, at a fraction of its cost.
 
-Stock fusion projects every adapter's output: ``s = softmax_n(Q h . K z_n)``, ``o = V`` applied to each z_n and summed,
-so 1 + 2N products of d x d a token. With ``z_n = U_n a_n + c_n`` (:class:`AdapterBank`) neither z_n nor its
+Stock fusion projects every adapter's output, ``s = softmax_n(Q h . K z_n)`` and ``o = sum_n s_n V z_n``, which takes
+1 + 2N products with d x d matrices per token. With ``z_n = U_n a_n + c_n`` (:class:`AdapterBank`) neither z_n nor its
 projections are needed::
 
     Q h . K z_n = a_n . x_n + x'_n        where  (x_1, x'_1, ...) = [U C]^T K^T Q h,  a query in bottleneck space
     sum_n s_n V z_n = V [U C] (s_1 a_1, ..., s_1, ...)
 
-The products of weights are made once a step (``folded``), not once a token, where that is fewer operations.
+Where that saves operations, products of weights are computed once per step (``folded``), not once per token.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pipeline.methods.gated import GatedFusion
 
 Form = Literal["folded", "half", "plain"]
 
-# Numbers of one block of tokens that the elementwise part handles at a time on a CPU, so that they stay in its cache.
+# On a CPU the elementwise part handles blocks of tokens with this many numbers, so that they stay in its cache.
 _CACHED = 2**18
 
 
 class FusionSite(BankedSite):
     """Replaces ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
 
-    AdapterHub's own method computes the rest: adapters that train or have LayerNorms, nested compositions, static
-    fusion. It reads an adapter before its gate, as this class does.
+    Falls back to AdapterHub's method for adapters that train or have LayerNorms, nested compositions and static fusion.
+    Like that method, it reads an adapter's output before its gate.
     """
 
     _folded: tuple[AdapterBank, tuple[Any, ...], _Projections] | None = None
 
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
         if torch.is_grad_enabled():
-            # The step that may follow changes weights, be it in the stock form, and fused optimisers raise no version.
+            # A training step may follow and change weights, on any path, and fused optimisers do not bump versions.
             self._folded = None
         site, fusions = self._site, self._site.adapter_fusion_layer
         if setup.name in fusions and isinstance(fusions[setup.name], GatedFusion):
@@ -91,7 +91,7 @@ class FusionSite(BankedSite):
         cross, shift = _cross(query, weights, bank, fusion)  # (B, T, N m + N'), (B, T)
         factor = None
         if fusion.training and fusion.dropout.p > 0:
-            # Dropout of ones: the factors of the scores, drawn as stock fusion draws them.
+            # Dropout on ones gives the factors on the scores, drawn as stock fusion draws them.
             shape = (*hidden.shape[:-1], bank.size)
             factor = fusion.dropout(torch.ones(shape, dtype=_precise(hidden.dtype), device=hidden.device))
         if shift is not None:
@@ -107,8 +107,8 @@ class FusionSite(BankedSite):
             return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
         if torch.compiler.is_exporting() and self._folded is not None:
             return self._folded[2]
-        # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded, into
-        # the adapters too: those raise the versions of their parameters, which the bank has no part in.
+        # Nothing trains, so the folded weights stay valid until training resumes or weights are loaded. Loading bumps
+        # the versions of the parameters, an adapter's too, but not those of the bank's tensors.
         read = (*fusion.parameters(), *self._parameters)
         stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in read)
         if self._folded is None or self._folded[0] is not bank or self._folded[1] != stamp:
@@ -126,9 +126,9 @@ class _Projections(NamedTuple):
 
 
 def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[Form, Form]:
-    """The forms of fewest multiplications over forward and backward, in units of d^2; ``rank`` is that of Q and K.
+    """The query and value forms with the fewest multiplications, forward and backward; ``rank`` is that of Q and K.
 
-    A product over tokens costs three times its forward pass when its weight trains, twice when it does not.
+    Costs are in units of d^2. A product over tokens costs three times its forward pass if its weight trains, else two.
     """
     d = bank.down.shape[1]
     across, share = tokens * bank.units / d, rank / d
@@ -142,7 +142,7 @@ def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[Form, For
 
 
 def _project(fusion: Any, bank: AdapterBank, query_form: Form, value_form: Form) -> _Projections:
-    # In the precision of the weights: under autocast the product is rounded once, when it is used.
+    # In the weights' precision: under autocast the product is then rounded only once, when it is used.
     with torch.autocast(bank.up.device.type, enabled=False):
         query, query_bias = None, None
         if query_form == "folded":
@@ -162,8 +162,8 @@ def _project(fusion: Any, bank: AdapterBank, query_form: Form, value_form: Form)
 def _cross(query: Tensor, weights: _Projections, bank: AdapterBank, fusion: Any) -> tuple[Tensor, Tensor | None]:
     """The query in bottleneck space (B, T, N m + N'), and the term that the key's bias adds to all N scores.
 
-    That sum changes no softmax unless the scores are dropped out after it, but in training every parameter should have
-    its gradient, even if it is zero. Folded, it costs nothing and is part of the scores already.
+    That term changes the softmax only if dropout follows it, but in training every parameter should get its gradient,
+    even a zero one. The folded form includes the term at no cost.
     """
     if weights.form == "folded":
         return F.linear(query, weights.query, weights.query_bias), None
@@ -194,7 +194,7 @@ def _value(fusion: Any) -> Tensor:
 def _mix(
     inner: Tensor, cross: Tensor, shift: Tensor | None, factor: Tensor | None, activation: Any, size: int
 ) -> tuple[Tensor, Tensor]:
-    """The function of :class:`_Mix` in operations that an exporter can read, which keep more in memory."""
+    """:class:`_Mix` in operations that can be exported; they take more memory."""
     units = inner.shape[-1]
     active = activation(inner).unflatten(-1, (size, -1))  # (B, T, N, m)
     scores = (active * cross[..., :units].unflatten(-1, (size, -1))).sum(-1) + cross[..., units : units + size]
@@ -273,7 +273,7 @@ class _Mix(torch.autograd.Function):
 
 
 def _flat(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Each (B, T, k) as (B T, k); views, for outputs are written through them."""
+    """Views (B T, k) of tensors (B, T, k); outputs are written through them."""
     return [None if tensor is None else tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
 
 

@@ -17,11 +17,11 @@ from pipeline.models.tensors import fill, read_tensors
 
 
 class FusionLayer(nn.Module, ABC):
-    """Replaces AdapterHub's fusion layer at one site, with the same call."""
+    """Drop-in replacement for AdapterHub's fusion layer at one site."""
 
     @abstractmethod
     def over(self, kept: Sequence[int]) -> Self:
-        """The same fusion over some of its adapters, by their positions."""
+        """The same fusion over the adapters at positions ``kept``."""
 
 
 def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[BottleneckLayer, Any]]:
@@ -32,7 +32,7 @@ def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[Bottl
 
 
 class SiteFusion(FusionMethod):
-    """A form with such layers. Its file also holds the target's adapter if that trained with the fusion."""
+    """A form of :class:`FusionLayer`. Its file also holds the target's adapter if that trained with the fusion."""
 
     file: str
 

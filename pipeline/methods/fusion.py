@@ -1,4 +1,4 @@
-"""Fusion of adapters: the forms by name; put into a backbone, saved, loaded and pruned."""
+"""Fusion of adapters, in any form: add it to a backbone, save, load and prune it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ FORMS: dict[FusionForm, FusionMethod] = {
 
 
 def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
-    """The adapters that a fusion for ``task`` mixes: ``sources``, in their order, and the one that it trains."""
+    """The adapters that a fusion for ``task`` mixes: ``sources``, in order, and a fresh one for ``task``, if any."""
     return [*sources] if recipe.fuses_own else [*sources, task]
 
 
@@ -37,12 +37,12 @@ def add_fusion(
     task: str,
     anchor: str | None = None,
 ) -> None:
-    """Load the adapters ``sources``, by name, and put a fresh, active fusion for ``task`` over them, which trains.
+    """Load the adapters ``sources``, by name, and add a fresh, active, trainable fusion for ``task`` over them.
 
-    If the recipe says so, an adapter for the target trains too. The order of ``sources`` matters to the result.
+    If the recipe says so, an adapter for the target trains too. The order of ``sources`` affects the result.
 
     Args:
-        anchor: the source that the fusion starts as, for a form that starts as one.
+        anchor: the source that the fusion is initialised to, if its form has an anchor.
 
     Raises:
         PipelineError: an adapter's files do not fit its recipe, the recipe needs the target's adapter and it is not
@@ -66,15 +66,15 @@ def _put_in(
     task: str,
     drop_layers: Collection[int],
 ) -> list[str]:
-    """Load ``sources``, and put AdapterHub's fusion over them and a fresh adapter for ``task``; returns the members."""
+    """Load ``sources``, add a fresh adapter for ``task`` if the recipe has one, and fuse them; returns the members."""
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
     members = members_of(recipe, task, sources)
     if not recipe.fuses_own:
         BOTTLENECK.put_in(backbone, task, recipe, drop_layers)
     backbone.add_adapter_fusion(Fuse(*members), set_active=True)
-    # AdapterHub puts a fusion layer into every layer, also where its adapters were left out. It would be saved
-    # untrained, counted and pulled to the identity, and DDP would wait for its gradient.
+    # AdapterHub adds a fusion layer to every layer, even those without adapters. It would be saved untrained, counted
+    # and regularised, and DDP would wait for its gradient.
     for site in sites_of(backbone):
         if not site.adapters:
             site.adapter_fusion_layer.clear()
@@ -82,7 +82,7 @@ def _put_in(
 
 
 def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
-    """Compute every fusion in ``backbone`` the fast way or by AdapterHub: the same parameters and function."""
+    """Compute every fusion in ``backbone`` with our fast code or AdapterHub's; parameters and results stay the same."""
     for site in sites_of(backbone):
         vars(site).pop("compose_fuse", None)
         if implementation == "fast":
@@ -102,7 +102,7 @@ def load_fusion(
 ) -> None:
     """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
-    Files that do not fit their recipe are a :class:`PipelineError`.
+    Raises a :class:`PipelineError` if files do not fit their recipe.
     """
     recipe, form = saved.recipe, FORMS[saved.recipe.fusion.form]
     members = _put_in(backbone, sources, recipe, saved.task, {*recipe.adapter.drop_layers, *drop_layers})
@@ -112,30 +112,29 @@ def load_fusion(
 
 
 def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collection[str]) -> list[str]:
-    """Put the trained fusion layers over ``kept`` alone, frozen and active (Rücklé et al. 2021).
+    """Reduce a trained fusion to the adapters ``kept``, frozen and active (Rücklé et al. 2021).
 
-    Leaving adapters out only renormalises the softmax over the others: Q, K and V stay as trained. Returns ``kept`` in
-    the fusion's order.
+    The softmax is renormalised over them; Q, K and V stay as trained. Returns ``kept`` in the fusion's order.
     """
     names = [name for name in sources if name in kept]
     _fuse_only(backbone, sources, names)
     backbone.delete_adapter_fusion(Fuse(*sources))
     for name in set(sources) - set(names):
         backbone.delete_adapter(name)
-    # Only now: to AdapterHub a deleted fusion is the active one if that is over its first adapters.
+    # Last, because AdapterHub mistakes a deleted fusion for the active one if that has its first adapters.
     backbone.set_active_adapters(Fuse(*names))
     return names
 
 
 @contextmanager
 def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) -> Iterator[None]:
-    """Compute the active fusion over ``members`` without the adapter ``name``, until the context ends.
+    """Within the block, compute the active fusion over ``members`` without the adapter ``name``.
 
-    This is the fusion that :func:`prune_fusion` would leave: a softmax is renormalised over the other adapters, a gated
-    fusion loses one term. Afterwards the fusion is as before.
+    The result is that of :func:`prune_fusion`: a softmax is renormalised over the other adapters, a gated fusion loses
+    one term.
 
     Raises:
-        ValueError: ``name`` is not a member, or the only one.
+        ValueError: ``name`` is not a member, or is the only one.
     """
     others = [member for member in members if member != name]
     if not others or len(others) == len(members):
@@ -150,8 +149,8 @@ def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) ->
 
 
 def _fuse_only(backbone: PreTrainedModel, members: Sequence[str], names: Sequence[str]) -> None:
-    """Add a fusion over ``names``, some of ``members``, with the layers of the fusion over all members."""
-    # AdapterHub knows a fusion by the names of its adapters. Its own call would make fresh layers under the new one.
+    """Add a fusion over ``names``, a subset of ``members``, with the layers of the fusion over all members."""
+    # AdapterHub names a fusion after its adapters; its own call would create fresh layers under the new name.
     backbone.adapters_config.add_fusion(list(names))
     for site, layer in fused_sites(backbone, members):
         if isinstance(layer, FusionLayer):

@@ -29,11 +29,11 @@ class FusionMethod(ABC):
         recipe: Recipe,
         anchor: str | None,
     ) -> None:
-        """Replace AdapterHub's fresh fusion layers over ``members`` by fresh ones of this form.
+        """Replace AdapterHub's fresh fusion layers over ``members`` with fresh ones of this form.
 
         Args:
-            task: that it is for.
-            anchor: the member that the fusion starts as, for a form that starts as one.
+            task: the fusion's target.
+            anchor: the member that the fusion is initialised to, if the form has an anchor.
 
         Raises:
             PipelineError: the recipe cannot work with these members or this backbone.
@@ -41,7 +41,7 @@ class FusionMethod(ABC):
 
     @abstractmethod
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        """Write the fusion that was trained for ``saved`` into its folder; a missing folder is made."""
+        """Write the fusion that was trained for ``saved`` into its folder, which is created if missing."""
 
     @abstractmethod
     def load(
@@ -50,24 +50,24 @@ class FusionMethod(ABC):
         """Load a saved fusion into fresh layers.
 
         Args:
-            trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
+            trained: the layers that had a fusion when it was saved; ``backbone`` may have fewer.
 
         Raises:
             PipelineError: a file is missing, damaged, or does not fit the recipe.
         """
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
-        """The parameters of ``backbone`` that weight decay leaves alone."""
+        """Names of the parameters of ``backbone`` that are exempt from weight decay."""
         return set()
 
     def penalty(self, backbone: PreTrainedModel, recipe: Recipe) -> Callable[[], Tensor] | None:
-        """A term that is added to the loss of every step, if any."""
+        """A term to add to the loss at every step, if any."""
         return None
 
     def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
-        """Why stock AdapterHub cannot compute the fusion in ``files``, the names of an artifact's; empty if it can."""
+        """Why stock AdapterHub cannot compute the fusion that an artifact saved as ``files``; empty if it can."""
         return ""
 
     def as_adapters(self, backbone: PreTrainedModel, members: Sequence[str]) -> list[dict[str, Tensor]] | None:
-        """Weights and biases of the bottleneck that the fusion is at each site; None if stock AdapterHub fuses it."""
+        """Weights and biases of an equivalent bottleneck at each site; None if stock AdapterHub has this fusion."""
         return None

@@ -1,4 +1,4 @@
-"""Gated fusion: the target's own adapter, plus what gates let through of other tasks' adapters.
+"""Gated fusion: the target's adapter plus the gated outputs of other tasks' adapters.
 
 With frozen source outputs z_n, output z of the target's adapter and sub-layer output h::
 
@@ -6,14 +6,14 @@ With frozen source outputs z_n, output z of the target's adapter and sub-layer o
                                     scalar: g_n = b_n               vector: g_n in R^d, for each feature
                                     matrix: g_n = b_n I + M_n, with M_n = A_n B_n of rank r, or M_n in R^{d x d}
 
-There is no softmax, so sources do not compete: a source works in the next layer only if its output arrives there at
-about full strength. w_n and M_n are zero at the start, and b_n the recipe's ``gate_start``, or
-min(1, 2 / N): the mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
+There is no softmax, so sources do not compete: the next layer can use a source only if its output arrives there at
+about full strength. Initially w_n and M_n are zero, and b_n is the recipe's ``gate_start`` or min(1, 2 / N), the mean
+of ScaLearn's initial weights. By default, linear probes on the target choose the sources and each b_n
 (:mod:`pipeline.runs.gates`).
 
-If z is new and trains with the gates, it learns what the sources do not know. If z was trained before on the same rows,
-the gates find nothing left to gain from the sources (the stacking problem of Wolpert 1992). Without z, a gate for each
-feature is ScaLearn, a gate for each adapter ScaLearnUniform; with gates that all sites share they are ScaLearn++ and
+If z is fresh and trains with the gates, it learns what the sources do not know. If z was already trained on the same
+rows, the gates find nothing left to gain from the sources (the stacking problem of Wolpert 1992). Without z, one gate
+per feature gives ScaLearn and one per adapter ScaLearnUniform; if all sites share their gates, ScaLearn++ and
 ScaLearnUniform++ (Frohmann et al. 2024, section 3).
 """
 
@@ -49,8 +49,8 @@ class Gated(SiteFusion):
     ) -> None:
         if recipe.gated.own in ("trained", "frozen") and task not in members:
             raise PipelineError(
-                f"own_adapter = '{recipe.gated.own}' is the target's adapter of stage one, which is not among the"
-                f" sources: name {task} too, or leave own_adapter out"
+                f"own_adapter = '{recipe.gated.own}' uses the target's adapter from stage one, which is not among the"
+                f" sources: add {task} to them, or leave own_adapter out"
             )
         settings, own = recipe.gated, own_member(recipe, task, members)
         position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
@@ -63,7 +63,7 @@ class Gated(SiteFusion):
             site.adapter_fusion_layer[Fuse(*members).name] = fresh
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
-        # b_n is a number or a vector, but the vectors of all sources are one matrix.
+        # b_n is a number or a vector, which would not decay, but the vectors of all sources are stored as one matrix.
         return {
             f"{name}.bias"
             for name, module in backbone.named_modules()
@@ -82,7 +82,7 @@ FORM = Gated()
 
 @torch.no_grad()
 def _joined(modules: Any, fusion: GatedFusion, members: Sequence[str]) -> dict[str, Tensor]:
-    """The bottleneck that a fusion with fixed gates is at one site.
+    """The bottleneck that computes the same as a fusion with fixed gates at one site.
 
     ``sum_n g_n (U_n f(D_n x + b_n) + c_n)`` is an adapter with the rows of all D_n and the columns of all g_n U_n.
     """
@@ -100,19 +100,19 @@ def _joined(modules: Any, fusion: GatedFusion, members: Sequence[str]) -> dict[s
 
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
-    """The one of ``members`` that a fusion for ``task`` does not gate, if any."""
+    """The member that a fusion for ``task`` leaves ungated, if any."""
     return task if task in members and recipe.form.own_adapter != "none" else None
 
 
 class GatedFusion(FusionLayer):
-    """Replaces AdapterHub's fusion layer at one site, with the same call.
+    """Drop-in replacement for AdapterHub's fusion layer at one site.
 
     Args:
         width: d.
-        size: the adapters that are fused, N.
-        own: the position of the target's own among them, which has no gate; None: all have one.
-        start: b_n.
-        rank: r of M_n, at most d; None: it has no factors, or the gates are no matrices.
+        size: N, the number of fused adapters.
+        own: the position of the target's adapter, which has no gate; None: all adapters have one.
+        start: the initial b_n.
+        rank: r of M_n, at most d; None: M_n is not factorised, or the gates are not matrices.
     """
 
     def __init__(
@@ -124,18 +124,18 @@ class GatedFusion(FusionLayer):
         count = len(self.gated)
         self.bias = nn.Parameter(torch.full((count, width) if kind == "vector" else (count,), start))
         self.weight = nn.Parameter(torch.zeros(count, width)) if kind == "token" else None
-        # M_n, or where it has a rank A_n and B_n.
+        # M_n, or its factors A_n and B_n if it has a rank.
         self.matrix = nn.Parameter(torch.zeros(count, width, rank or width)) if kind == "matrix" else None
         self.factor = nn.Parameter(torch.randn(count, rank, width) * width**-0.5) if rank is not None else None
 
     def gates(self, query: Tensor) -> Tensor:
-        """For ``query`` (B, T, d) what multiplies the gated z_n (B, T, n, d): (B, T, n, 1), (n, 1) or (n, d)."""
+        """The factors on the gated z_n (B, T, n, d) for ``query`` (B, T, d): (B, T, n, 1), (n, 1) or (n, d)."""
         if self.weight is not None:
             return nn.functional.linear(query, self.weight, self.bias).unsqueeze(-1)
         return self.bias if self.kind == "vector" else self.bias.unsqueeze(-1)
 
     def fixed_gates(self, width: int) -> Tensor:
-        """The g_n that are the same for all tokens, each as a matrix: (n, d, d), of ``width`` d."""
+        """The g_n that do not depend on the token, as matrices (n, d, d); ``width`` is d."""
         diagonals = self.bias.reshape(len(self.gated), -1).expand(-1, width).diag_embed()
         if self.matrix is None:
             return diagonals
@@ -149,10 +149,10 @@ class GatedFusion(FusionLayer):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, output_attentions: bool = False
     ) -> Any:
-        """As AdapterHub calls it: ``query``, ``residual`` (B, T, d); ``value`` the z_n, (B, T, N, d); ``key`` unused.
+        """AdapterHub's signature: ``query``, ``residual`` (B, T, d); ``value`` the z_n, (B, T, N, d); ``key`` unused.
 
-        In place of attention it returns the share of each adapter in the sum, (B, T, N): the length of its term over
-        the sum of all lengths.
+        Instead of attention it returns each adapter's share of the sum, (B, T, N): the norm of its term over the sum of
+        all norms.
         """
         gated = value[:, :, self.gated]
         terms = self.gates(query) * gated
@@ -170,7 +170,7 @@ class GatedFusion(FusionLayer):
         return fused, shares.cpu().numpy()
 
     def mixed(self, bank: AdapterBank, hidden: Tensor, query: Tensor) -> Tensor:
-        """``sum_n g_n z_n`` (B, T, d) of the frozen adapters in ``bank``, without making the z_n."""
+        """``sum_n g_n z_n`` (B, T, d) of the frozen adapters in ``bank``, without computing the z_n."""
         active = bank.activation(nn.functional.linear(hidden, bank.down, bank.bias)).unflatten(-1, (bank.size, -1))
         gates, up = self.gates(query), bank.up
         if self.weight is None:
@@ -185,7 +185,7 @@ class GatedFusion(FusionLayer):
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
 
     def _turned_rows(self, bank: AdapterBank) -> Tensor:
-        """Each row of ``bank.up`` times its matrix: once a step, not once a token."""
+        """Each row of ``bank.up`` times its matrix: computed once per step, not once per token."""
         units, shifts, padding = bank.up.split([bank.units, bank.size, len(bank.up) - bank.units - bank.size])
         with torch.autocast(units.device.type, enabled=False):  # rounded once, when it is used
             turned = self._turned(torch.cat([units.unflatten(0, (bank.size, -1)), shifts.unsqueeze(1)], dim=1))
@@ -203,7 +203,7 @@ class GatedFusion(FusionLayer):
 
 @torch.no_grad()
 def set_gates(backbone: PreTrainedModel, members: Sequence[str], gates: Mapping[str, float]) -> None:
-    """Set the b_n of the gated fusion over ``members`` in ``backbone`` at all sites; of others than ``gates`` to 0."""
+    """Set b_n at all sites of the gated fusion over ``members`` to ``gates``, and to 0 for members not in it."""
     for _, fusion in fused_sites(backbone, members):
         for row, member in zip(fusion.bias, fusion.gated, strict=True):
             row.fill_(gates.get(members[member], 0.0))

@@ -18,7 +18,7 @@ from pipeline.models.tensors import fill, layer_of, read_tensors
 
 
 def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> None:
-    """Unfreeze the LayerNorms everywhere but in ``drop_layers``."""
+    """Unfreeze all LayerNorms except in ``drop_layers``."""
     for parameter in _parameters(backbone, drop_layers).values():
         parameter.requires_grad_(True)
 
@@ -26,9 +26,9 @@ def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> 
 def load_layernorms(
     backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
 ) -> Collection[str]:
-    """Load trained LayerNorms, except in ``drop_layers``; returns the names of the parameters that it has replaced.
+    """Load trained LayerNorms, except in ``drop_layers``; returns the names of the parameters that were loaded.
 
-    A :class:`PipelineError` is raised if the file is not what the recipe makes.
+    Raises a :class:`PipelineError` if the file does not fit the recipe.
     """
     tensors = read_tensors(file, _parameters(backbone, saved.recipe.adapter.drop_layers), saved.remedy)
     kept = _parameters(backbone, {*saved.recipe.adapter.drop_layers, *drop_layers})
@@ -51,11 +51,11 @@ def _parameters(backbone: nn.Module, drop_layers: Collection[int]) -> dict[str, 
 
 
 class NormSite(TaskSite):
-    """Replaces ``forward`` of a LayerNorm by that of the active task's copy."""
+    """Replaces a LayerNorm's ``forward`` with that of the active task's copy."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         super().__init__()
-        self._own = (norm,)  # in a tuple, so that its weights do not get a second name
+        self._own = (norm,)  # in a tuple, so that torch does not register it here too
         norm.forward = self.normalise  # type: ignore[assignment, method-assign]
 
     def normalise(self, states: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
 
 
 def copied_parameters(backbone: nn.Module) -> list[str]:
-    """The names in ``backbone`` of the parameters of all tasks' copies, which start at pretrained values."""
+    """Names of the parameters of all tasks' LayerNorm copies in ``backbone``, initialised to pretrained values."""
     return [
         f"{name}.{key}"
         for name, module in backbone.named_modules()
@@ -88,5 +88,5 @@ def copied_parameters(backbone: nn.Module) -> list[str]:
 
 
 def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:
-    """The LayerNorms that no task uses any more, because each has a copy."""
+    """The LayerNorms that no task uses any more, because every task has a copy."""
     return [norm for norm in backbone.modules() if isinstance(norm, nn.LayerNorm) and hasattr(norm, "own")]

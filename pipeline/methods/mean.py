@@ -1,8 +1,8 @@
 """The mean of the adapters' outputs, on which only the head trains: a baseline for learned attention and gates.
 
-At each site with frozen adapter outputs z_n, ``o = 1/N sum_n z_n``: a gated fusion whose gates are all 1/N and stay so.
-AdapterHub's ``Average`` with its default weights is another function: it multiplies each output by 1/N and then takes
-the mean, so it divides by N twice.
+At each site with frozen adapter outputs z_n, ``o = 1/N sum_n z_n``: a gated fusion with all gates frozen at 1/N.
+AdapterHub's ``Average`` is different with its default weights: it multiplies each output by 1/N and then takes the
+mean, so it divides by N twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.settings.recipe import Recipe
 
 
 class MeanFusion(GatedFusion):
-    """The mean of N = ``size`` adapters at one site, with the call of AdapterHub's fusion layer."""
+    """The mean of N = ``size`` adapters at one site; a drop-in replacement for AdapterHub's fusion layer."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__("scalar", width, size, own=None, start=1 / size)

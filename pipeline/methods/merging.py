@@ -1,8 +1,8 @@
-"""One adapter from the weights of several: their mean, or their trimmed and elected updates (TIES).
+"""Merge the weights of several adapters into one adapter: by their mean, or by TIES.
 
-The adapters of a study that share a seed start from the same weights, whatever their tasks. So unit i of one is
-comparable with unit i of another, and what a task changed is the difference from that start: the *task vector* of Yadav
-et al. (2023), who subtract the pretrained model. Adapters of different seeds are permuted against each other, so their
+The adapters of a study that share a seed start from the same weights, whatever their tasks. So unit i of one matches
+unit i of another, and an adapter's difference from that start is its task's update: the *task vector* of Yadav et al.
+(2023), who subtract the pretrained model. Adapters of different seeds have their units in different orders, so their
 mean is meaningless.
 """
 
@@ -32,7 +32,7 @@ def ties(vectors: Tensor, density: float) -> Tensor:
 
 
 def merge(adapters: Tensor, start: Tensor, settings: Merge) -> Tensor:
-    """Merge N adapters (N, P) that all started as ``start`` (P) into one (P).
+    """Merge N adapters (N, P) that were all initialised to ``start`` (P) into one (P).
 
     "mean" is Chronopoulou et al. (2023) with equal weights, AdapterHub's ``average_adapter``.
     """

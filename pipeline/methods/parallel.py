@@ -1,11 +1,11 @@
-"""Several tasks' adapters in one forward pass (AdapterHub's ``Parallel``), those of a site joined into one product.
+"""Several tasks' adapters in one forward pass (AdapterHub's ``Parallel``), with one joined product per site.
 
 The input is replicated at the first adapter, so all layers below it are computed once. From there on the batch holds N
 streams, the first adapter's rows first. With x (N, B T, d) the streams at a site, N adapters are two products::
 
     y_n = x_n + U_n f(D_n x_n + b_n) + c_n        baddbmm(c, f(baddbmm(b, x, D^T)), U^T) + x
 
-AdapterHub runs N small modules on N slices instead, and copies their outputs together; the result is the same.
+AdapterHub runs N small modules on N slices instead and concatenates their outputs; the result is the same.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,18 @@ _ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adap
 
 
 def takes_parallel(family: str) -> bool:
-    """Whether AdapterHub runs adapters side by side in a backbone of this model type."""
+    """Whether AdapterHub can run adapters in parallel in a backbone of this model type."""
     return family != "modernbert"
 
 
 def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
-    """Activate the loaded adapters ``names`` side by side, for evaluation.
+    """Activate the loaded adapters ``names`` in parallel, for evaluation.
 
     Afterwards ``backbone(**inputs).last_hidden_state`` of B inputs is (N B, T, d): the B rows that ``names[0]`` alone
-    would give, then those of ``names[1]``, ... Layers below the first site are computed once. All adapters stand at
-    the same sites, with the same order of residual and LayerNorm.
+    would give, then those of ``names[1]``, ... Layers below the first site are computed once.
+
+    Raises:
+        ValueError: the adapters are not all at the same sites, or differ in the order of residual and LayerNorm.
     """
     sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
     if not sites:
@@ -55,8 +57,7 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
 class ParallelSite(BankedSite):
     """Replaces ``compose_parallel`` at one site.
 
-    AdapterHub's own method computes what a bank cannot: adapters that train, have gates or LayerNorms, and nested
-    compositions.
+    Falls back to AdapterHub's method for adapters that train, have gates or LayerNorms, and for nested compositions.
     """
 
     def __call__(self, setup: Parallel, state: BottleneckState, lvl: int = 0) -> BottleneckState:

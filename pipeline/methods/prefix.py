@@ -26,7 +26,7 @@ from pipeline.settings.recipe import Recipe
 
 
 class PrefixSite(TaskSite):
-    """Puts the prefix before the input of the keys and values of ``layer``, and makes it visible in the mask."""
+    """Prepends the active task's prefix to the input of the keys and values of ``layer``, and unmasks it."""
 
     mixes_tokens = True  # each input has the prefix before its own keys
 
@@ -56,7 +56,7 @@ class PrefixSite(TaskSite):
 
 
 def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
-    """Put a prefix for ``task`` into every layer but ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
+    """Add a prefix for ``task`` to all layers except ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
     check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
         if index in drop_layers:

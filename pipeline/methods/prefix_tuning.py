@@ -1,8 +1,8 @@
 """Prefix tuning as AdapterHub does it (Li & Liang 2021): L_p trained keys and values in every attention layer.
 
-2 L_p d numbers per layer, twice those of a prefix of hidden states (:mod:`prefix`), whose keys and values come from the
-backbone's projections. In this flat form the numbers themselves are trained, without the MLP that Li & Liang draw them
-from while training, so that what is trained is what is kept.
+2 L_p d numbers per layer, twice as many as in a prefix of hidden states (:mod:`prefix`), which the backbone projects to
+keys and values. This is the flat form: keys and values are trained directly, not produced by an MLP during training as
+in Li & Liang, so the trained tensors are the saved ones.
 """
 
 import re
@@ -19,19 +19,19 @@ from pipeline.models.layout import layers_of
 from pipeline.models.tensors import fill, read_tensors
 
 _BESIDE = "prefix_gates|adapters|loras"
-"""Where AdapterHub holds what may stand beside prefixes."""
+"""AdapterHub's containers of the modules that may accompany prefixes."""
 
 
 class PrefixTuning(StockAdapter):
-    """AdapterHub's prefixes of all layers are one pool, which every layer refers to.
+    """Prefix tuning, alone or combined with other AdapterHub modules (ConfigUnion).
 
-    There may be other modules of AdapterHub's with them (ConfigUnion).
+    AdapterHub keeps the prefixes of all layers in one pool, which every layer refers to.
     """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
         """Write the files that stock AdapterHub loads but cannot write.
 
-        The pool is a child of all its layers, and safetensors refuses tensors of several names.
+        The pool is a child of every layer, and safetensors refuses tensors with several names.
         """
         layers = [module for module in backbone.modules() if isinstance(module, PrefixTuningLayer)]
         pools = [layer._modules.pop("pool") for layer in layers]
@@ -48,11 +48,11 @@ class PrefixTuning(StockAdapter):
         recipe, task = saved.recipe, saved.task
         self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
         check_config(saved.folder / ADAPTER_CONFIG, task, backbone.adapters_config.get(task).to_dict(), saved.remedy)
-        # In the file the pool has the name that it has as a child of the backbone.
+        # The file names the pool as a child of the backbone.
         mark = re.compile(rf"^prefix_tuning\.prefix_tunings\.{re.escape(task)}\.|\.({_BESIDE})\.{re.escape(task)}\.")
         tensors = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if mark.search(name)}
         fill(tensors, read_tensors(saved.folder / ADAPTER_FILE, tensors, saved.remedy))
-        # Only now: the file holds the numbers of all layers in one tensor.
+        # Drop layers only after loading: the file holds the numbers of all layers in one tensor.
         for index in set(drop_layers) - set(recipe.adapter.drop_layers):
             for module in layers_of(backbone)[index].modules():
                 if isinstance(module, AdapterLayerBase) and task in module.adapter_modules:

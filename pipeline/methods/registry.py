@@ -1,4 +1,4 @@
-"""The adapter kinds by name, and adapters put into a backbone by their recipe."""
+"""The adapter methods by kind; add the adapter that a recipe describes to a backbone, or load it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,29 +25,29 @@ from pipeline.system.errors import PipelineError
 class AdapterMethod(Protocol):
     """How a kind of adapter is added to a backbone, saved and loaded.
 
-    All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, stand
-    in ``pipeline.settings.parts``.
+    All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, are in
+    ``pipeline.settings.parts``.
     """
 
     stock_lacks: ClassVar[str]
-    """Feature that stock AdapterHub lacks to compute the same from the saved files; empty: none."""
+    """What stock AdapterHub lacks to compute the same from the saved files; empty: nothing."""
 
     def misfit(self, recipe: Recipe, width: int, /) -> str:
         """Why the recipe's adapter does not fit a backbone of this width; empty if it does."""
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
-        """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
+        """Add a fresh adapter for each of ``tasks`` to all layers of ``backbone`` except the dropped ones.
 
-        A :class:`PipelineError` if it is a :meth:`misfit`.
+        Raises a :class:`PipelineError` if the recipe is a :meth:`misfit`.
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
-        """Write the adapter of ``task`` into ``folder``, which is made, with its parents, if it is missing."""
+        """Write the adapter of ``task`` into ``folder``, which is created with its parents if missing."""
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
         """Load a saved adapter without its part in ``drop_layers``.
 
-        A :class:`PipelineError` if a file is missing or damaged, or is not what the recipe makes, or if that is a
+        Raises a :class:`PipelineError` if a file is missing, damaged or does not fit the recipe, or if the recipe is a
         :meth:`misfit`.
         """
 
@@ -65,12 +65,12 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
 }
 
 
-_PADDING = "there, AdapterHub's depends on how much padding a batch has"
+_PADDING = "AdapterHub's result depends there on how much padding a batch has"
 _RELATIVE = "its attention uses distances between tokens, and a prefix has no position"
-_ONE_PROJECTION = "query, key and value are one projection there, and AdapterHub has no prefixes for it"
+_ONE_PROJECTION = "it projects query, key and value jointly, and AdapterHub has no prefixes for that"
 _UNFIT: Mapping[str, tuple[str, Mapping[AdapterKind, str]]] = {
     "distilbert": ("DistilBERT", {"prefix-tuning": _PADDING, "unipelt": _PADDING}),
-    "deberta-v2": ("DeBERTa", {"prefix": _RELATIVE, "unipelt": "its gates would also read embeddings of distances"}),
+    "deberta-v2": ("DeBERTa", {"prefix": _RELATIVE, "unipelt": "its gates would also read relative positions"}),
     "modernbert": (
         "ModernBERT",
         {
@@ -82,7 +82,7 @@ _UNFIT: Mapping[str, tuple[str, Mapping[AdapterKind, str]]] = {
         },
     ),
 }
-"""By model type: its name, and why a kind cannot work there. AdapterHub's (1.3) bottlenecks work everywhere."""
+"""By model type: its name, and why a kind cannot work there. Bottlenecks (AdapterHub 1.3) work everywhere."""
 _INSTEAD: tuple[AdapterKind, ...] = ("prefix", "prefix-tuning", "lora")
 
 
@@ -96,9 +96,9 @@ def check_fits(recipe: Recipe, family: str) -> None:
 
 
 def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """Put a fresh adapter for each of ``tasks`` into ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
+    """Add a fresh adapter for each of ``tasks`` to ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
 
-    Adapters train, and with "full+adapter" so does the backbone, except LayerNorms that every task has a copy of.
+    Adapters train. With "full+adapter" so does the backbone, except LayerNorms that every task has a copy of.
     """
     check_fits(recipe, backbone.config.model_type)
     METHODS[recipe.adapter.kind].add(backbone, tasks, recipe)

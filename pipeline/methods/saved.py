@@ -31,7 +31,7 @@ MODULES_FILE = "modules.safetensors"
 class SavedModules:
     """A task's adapter, or the fusion trained for it, in a folder. The recipe determines what the folder must hold."""
 
-    task: str  # that it was trained for, which is its name in AdapterHub's files
+    task: str  # that it was trained for, also its name in AdapterHub's files
     recipe: Recipe
     folder: Path
     remedy: str = "train it again"  # what a user should do about a damaged file, for messages
@@ -45,10 +45,10 @@ def too_wide(key: str, size: int | None, width: int) -> str:
 
 @dataclass(frozen=True)
 class StockAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` of AdapterHub's."""
+    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub implements."""
 
     config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
-    within_width: tuple[str, ...] = ()  # the flat keys of sizes that the backbone's width bounds
+    within_width: tuple[str, ...] = ()  # flat keys of sizes that must not exceed the backbone's width
     stock_lacks: ClassVar[str] = ""
 
     def misfit(self, recipe: Recipe, width: int) -> str:
@@ -60,7 +60,7 @@ class StockAdapter:
             self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
 
     def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
-        """Add one fresh adapter, alone trainable and active; a :class:`PipelineError` if it does not fit."""
+        """Add a fresh adapter, the only trainable and active one; raises a PipelineError if it does not fit."""
         check_task_name(name)
         if why := self.misfit(recipe, backbone.config.hidden_size):
             raise PipelineError(why)
@@ -92,7 +92,7 @@ def init_adapters(backbone: PreTrainedModel) -> None:
 
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Copy a saved adapter into AdapterHub's adapter ``name`` of the same shape, in the layers that the former has."""
+    """Load a saved adapter into AdapterHub's adapter ``name`` of the same shape, in the saved one's layers."""
     read_into(adapter_parameters(backbone, name), backbone, name, saved)
 
 
@@ -107,7 +107,7 @@ def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, 
 def read_into(
     parameters: Mapping[tuple[str, str], Tensor], backbone: PreTrainedModel, name: str, saved: SavedModules
 ) -> None:
-    """As :func:`begin_as`, with the :func:`adapter_parameters` already found: finding them is slow."""
+    """:func:`begin_as` with known :func:`adapter_parameters`, which are slow to find."""
     dropped = sorted(saved.recipe.adapter.drop_layers)
     config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": dropped}
     check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
@@ -125,7 +125,7 @@ def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None
     if not isinstance(settings, dict):
-        raise PipelineError(f"{file}: not a configuration of AdapterHub's: {remedy}")
+        raise PipelineError(f"{file}: not an AdapterHub configuration: {remedy}")
     actual, wanted = {**settings, "name": read.get("name")}, {**expected, "name": name}
     for key in sorted(actual.keys() | wanted.keys()):
         if key not in actual:
@@ -141,7 +141,7 @@ def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str
 
 @dataclass(frozen=True)
 class SiteAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub lacks, with :class:`TaskSite` modules."""
+    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub lacks, made of :class:`TaskSite` modules."""
 
     add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
     stock_lacks: ClassVar[str] = "such modules"
@@ -158,7 +158,7 @@ class SiteAdapter:
         self.add(backbone, [saved.task], saved.recipe)
         tensors = _site_tensors(backbone, saved.task)
         fill(tensors, read_tensors(saved.folder / MODULES_FILE, tensors, saved.remedy))
-        # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
+        # Drop layers only after loading: the file may name a tensor that layers share after a dropped layer.
         for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
             for part in (layers_of(backbone)[index], *(base_of(backbone) if index == 0 else [])):
                 for module in part.modules():

@@ -1,7 +1,7 @@
-"""AdapterFusion as published, by AdapterHub's own layers (Pfeiffer et al. 2021): attention over the adapters.
+"""AdapterFusion as published, with AdapterHub's layers (Pfeiffer et al. 2021): attention over the adapters.
 
 At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softmax_n(Q h . K z_n)`` and
-``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
+``o = sum_n s_n V z_n``. Houlsby adapters give two sites per layer, Pfeiffer adapters one. 3d^2 + 2d parameters a site.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,8 +51,8 @@ FORM = Standard()
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
     """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
 
-    For weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which its trainer back-propagates after
-    the optimiser has stepped: one step late.
+    With weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which AdapterHub's trainer
+    back-propagates one step late, after the optimiser's step.
     """
     values = [backbone.get_parameter(name) for name in sorted(value_names(backbone))]
 

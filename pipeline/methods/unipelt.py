@@ -6,14 +6,14 @@ a the input of the FFN and h its output::
     g = mean_t sigmoid(w . x_t + b)        over the tokens t of the input, one number per input and gate
 
     attention over [g_P P_K; K], [g_P P_V; V]        prefix; one gate for both
-    W x + g_L B A x                                  LoRA on query and value; a gate each, in place of alpha / r
+    W x + g_L B A x                                  LoRA on query and value; one gate per projection replaces alpha / r
     LN2(a + h + g_A (U relu(D LN2(a + h) + b_d) + b_u))        bottleneck m after the FFN: the layer's output
 
 (2md + m + d) + 2 L_p d + 4rd + 4 (d + 1) parameters per layer. The numbers of the prefix are trained as in
 :mod:`prefix_tuning`, without the MLP of Li & Liang (2021).
 
-AdapterHub's gates take the mean over padding too, so that what else is in a batch would change a prediction. Here
-they leave padding out; without padding they are AdapterHub's.
+AdapterHub's gates also average over padding, so a prediction would depend on the rest of its batch. These gates ignore
+padding; without padding they equal AdapterHub's.
 """
 
 from collections.abc import Collection
@@ -34,7 +34,7 @@ _LEAST = 1e-6
 
 
 class _Visible:
-    """The tokens of a layer's input that are not padding, as its attention was last told: (B, T), or None for all."""
+    """Records from a layer's attention mask which tokens of its input are not padding: (B, T), or None for all."""
 
     def __init__(self, layer: Any) -> None:
         attention, _, _, self._mask = attention_of(layer)

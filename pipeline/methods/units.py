@@ -1,11 +1,10 @@
 """The units of many adapters on the frozen backbone, computed together in one pass over the inputs.
 
-The units of adapter n at a site are ``a_n = f(D_n h + b_n)``. Here h is computed without any adapter: the input of the
-site, or for Pfeiffer adapters the output of the layer. The adapter's output is linear in its units, so a linear probe
-of the units sees as much as one of the output. It is an approximation: in its own model, the adapter's lower sites
-change h.
+The units of adapter n at a site are ``a_n = f(D_n h + b_n)``. Here h is computed without any adapter: the site's input,
+or for Pfeiffer adapters the layer's output. An adapter's output is linear in its units, so a linear probe finds as much
+in the units as in the output. This is an approximation: in the adapter's model, its lower sites change h.
 
-Only sites in the upper half of the layers count: a head reads what they write.
+Only sites in the upper half of the layers are used: a head reads what they write.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +24,10 @@ from pipeline.models.transfer_model import pool
 
 
 class UnitReader:
-    """The bottlenecks of the ``saved`` adapters, joined site by site; none of them is active.
+    """Computes the units of the ``saved`` adapters, whose bottlenecks are joined site by site; none is active.
 
     Args:
-        backbone: a copy for the reader alone, on the device that is to compute.
+        backbone: a copy that only this reader uses, on the device to compute on.
     """
 
     def __init__(self, backbone: PreTrainedModel, saved: Sequence[SavedModules]) -> None:
@@ -57,16 +56,16 @@ class UnitReader:
 
     @torch.inference_mode()
     def read(self, inputs: dict[str, Tensor], pooling: str) -> tuple[Tensor, list[Tensor]]:
-        """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike.
+        """Sentence vectors (B, d) of the bare backbone, and each adapter's units (B, its units), pooled the same way.
 
-        A pooler reads the first token.
+        Pooling "pooler" takes the first token.
         """
         rule: Literal["cls", "mean"] = "mean" if pooling == "mean" else "cls"
         with _recorded(self._sites) as hidden:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
-            # Compute the units of the first token alone if nothing else is read: there may be a thousand adapters.
+            # Compute only the first token's units if nothing else is read: there may be a thousand adapters.
             states = hidden[joined.site][:, :1] if rule == "cls" else hidden[joined.site]
             units = pool(joined.units(states), inputs["attention_mask"], rule)
             for position, place in joined.places.items():
@@ -76,7 +75,7 @@ class UnitReader:
 
 
 class _JoinedSite:
-    """The bottlenecks of all adapters that stand at ``site``."""
+    """The joined bottlenecks of all adapters at ``site``."""
 
     def __init__(self, site: BottleneckLayer) -> None:
         self.site = site
