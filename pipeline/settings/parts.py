@@ -128,6 +128,13 @@ class Smart(RecipePart):
     radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
 
 
+class Contrastive(RecipePart):
+    flags = {"weight": "contrastive", "temperature": "contrastive_temperature"}
+
+    weight: Number = Field(0.0, ge=0, description="weight of the supervised contrastive term on classes; 0 is off")
+    temperature: Annotated[Number, Field(ge=1e-3)] = Field(0.3, description="tau, by which its cosines are divided")
+
+
 class Pretrained(RecipePart):
     """How the pretrained weights train, if they train."""
 

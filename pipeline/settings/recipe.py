@@ -164,6 +164,7 @@ class Recipe(RecipePart):
     precision: Precision = Field("auto", description="auto: bf16 where GPU or CPU have instructions for it, else fp32")
 
     smart: parts.Smart = parts.Smart()
+    contrastive: parts.Contrastive = parts.Contrastive()
     bregman: Number = Field(
         0.0, ge=0, description="mu of the Bregman proximal point, closeness to a running mean of the weights"
     )

@@ -142,6 +142,7 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
         "smart_direction": recipe.smart.weight > 0,
         "smart_radius": recipe.smart.weight > 0,
+        "contrastive_temperature": recipe.contrastive.weight > 0,
         "hidden_dropout": not _is_frozen(recipe),  # frozen layers run without it
     }
 
@@ -173,6 +174,8 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
         "pairs": task.is_pair and encoding == "cross",
         "joint": joint,
         "truncation": not task.is_pair,
+        # Frozen vectors do not move; joint training may have other tasks that it reads.
+        "contrastive": (joint or (task.kind == "classes" and head != "cosine")) and not _is_frozen(recipe),
         "head_dropout": head != "cosine",
         "head_learning_rate": head != "cosine" or joint,
         "cosine_scale": head == "cosine" and task.kind == "score",

@@ -8,12 +8,17 @@ from torch import Tensor, nn
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
+from pipeline.training.terms.contrastive import Contrastive
 from pipeline.training.terms.l2_sp import L2SP
 from pipeline.training.terms.proximal import Proximal
 from pipeline.training.terms.smart import Smoothness
 from pipeline.training.terms.term import Forward, Regularised, Term
 
-OF_OUTPUTS: dict[str, type[Smoothness | Proximal]] = {"smart": Smoothness, "bregman": Proximal}
+OF_OUTPUTS: dict[str, type[Contrastive | Smoothness | Proximal]] = {
+    "contrastive": Contrastive,  # first: it reads the pass that the loss is made of
+    "smart": Smoothness,
+    "bregman": Proximal,
+}
 OF_WEIGHTS = {"l2_sp": L2SP}
 """Those that are added once a step, whatever the step's batches."""
 

@@ -659,6 +659,8 @@ DEFAULTS = {
     "smart": 0.0,
     "smart_direction": "reference",
     "smart_radius": 1.0,
+    "contrastive": 0.0,
+    "contrastive_temperature": 0.3,
     "bregman": 0.0,
     "l2_sp": 0.0,
     "mixing": "simultaneous",
