@@ -147,9 +147,9 @@ FILES: dict[str, tuple[tuple[list[str], bytes], str]] = {
         study('[rows.full]\ngrid = { epochs = [1, 2] }', recipe='"x"'), "recipe: Input should be a valid dictionary"),
     "a row's recipe that is a text, with a grid": (
         grid('recipe = "x"\ngrid = { epochs = [1, 2] }'), "rows.full.recipe: Input should be a valid dictionary"),
-    "a grid that is a text": (grid('grid = "x"'), "rows.full.grid: write a table"),
+    "a grid that is a text": (grid('grid = "x"'), "rows.full.grid: Input should be a valid dictionary"),
     "a grid of 10^7 cells": (
-        grid(f"grid = {{ {', '.join(f'k{key} = {TEN}' for key in range(7))} }}"), "10000000 cells are too many"),
+        grid(f"grid = {{ {', '.join(f'k{key} = {TEN}' for key in range(7))} }}"), "10000000 combinations are too many"),
     "a title of 5,000 letters": (grid(f'title = "{LONG}"'), "rows.full.title: String should have at most 300"),
     "a backbone with a null byte": (grid(r'backbone = "a\u0000b"'), "rows.full.backbone: String should match"),
     "a limit of 10^30": (study(limit=str(10**30)), "limit: Input should be less than"),
