@@ -1,1 +1,1 @@
-"""Backbone, encoder and heads. docs/development.md lists what is changed in live models, and how it is undone."""
+"""Backbone, encoder and heads. docs/development.md lists how live models are patched, and how each patch is undone."""

@@ -1,4 +1,4 @@
-"""Self-attention of each token over the others: after the softmax, averaged over heads, layer by layer."""
+"""Self-attention maps: each token's attention over all tokens, after the softmax, averaged over heads, by layer."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def attention_maps(
 ) -> dict[int, np.ndarray]:
     """Attention (T, S) of one input by layer, counted from 1; the S weights of each of the T tokens add up to one.
 
-    S is T, or more where a layer has a prefix before the tokens. ``inputs`` are of one row, without padding.
+    S is T, or more in a layer that has a prefix before the tokens. ``inputs`` has one row, without padding.
     """
     attentions = backbone(**inputs, output_attentions=True).attentions
     return {layer: attentions[layer - 1][0].float().mean(dim=0).cpu().numpy() for layer in layers}

@@ -1,4 +1,4 @@
-"""Load a pretrained encoder, from the Hub or a folder, as fp32 without remote code; a problem is one line."""
+"""Load a pretrained encoder in fp32 from the Hub or a folder, without remote code; report problems in one line."""
 
 import copy
 import hashlib
@@ -37,7 +37,7 @@ _INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"
 
 @dataclass(frozen=True)
 class Backbone:
-    """A pretrained encoder, read once from disk or the Hub's cache, and what identifies it."""
+    """A pretrained encoder, read once from disk or the Hub's cache, with the hashes that identify it."""
 
     name: str
     weights_hash: str
@@ -48,11 +48,11 @@ class Backbone:
     max_length: int
     layers: int
     tensor_names: tuple[str, ...]
-    parameters: int  # their number
+    parameters: int  # how many weights these hold
     pretrained: PreTrainedModel = field(repr=False, compare=False)
-    """The encoder as its file has it, with its pooler if it has one. It is copied, never changed."""
+    """The encoder as loaded from its file, with its pooler if it has one. It is copied, never changed."""
     pooler: str = ""
-    """sha256 over the pretrained pooler's tensors; empty: models are made without it."""
+    """sha256 over the pretrained pooler's tensors; empty: models do not use it."""
 
     @property
     def is_folder(self) -> bool:
@@ -61,7 +61,7 @@ class Backbone:
 
     @property
     def shown_name(self) -> str:
-        """Its Hub id, or for a folder the hash of its weights: the name to write into files for others."""
+        """The name to write into files for others: the Hub id, or for a folder the hash of its weights."""
         return f"sha256:{self.weights_hash}" if self.is_folder else self.name
 
     @property
@@ -83,7 +83,7 @@ class Backbone:
         )
 
     def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
-        """A fresh fp32 copy of the encoder, with its pooler where that is asked for (:meth:`with_pooler`).
+        """A fresh fp32 copy of the encoder, with its pooler if requested by :meth:`with_pooler`.
 
         ``hidden_dropout`` is the dropout on embeddings and on the output of each sub-layer; None keeps the backbone's.
         Dropout on attention weights does not change.
@@ -98,14 +98,14 @@ class Backbone:
         return encoder
 
     def check_unchanged(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
-        """Raise if a tensor of the backbone in ``encoder``, but for ``trained``, differs in any bit from its file."""
+        """Raise a RuntimeError if any bit of the backbone's tensors in ``encoder``, except ``trained``, has changed."""
         state, pretrained = encoder.state_dict(), self.pretrained.state_dict()
         for name in set(self.tensor_names) - set(trained):
             if not torch.equal(state[name].cpu().view(torch.int32), pretrained[name].view(torch.int32)):
                 raise RuntimeError(f"frozen weight '{name}' of '{self.name}' changed: this is a bug")
 
     def check_and_share(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
-        """:meth:`check_unchanged`; then all such encoders share their tensors in memory. None of them may train."""
+        """Run :meth:`check_unchanged`, then make ``encoder`` share the backbone's tensors; it must not train again."""
         self.check_unchanged(encoder, trained)
         pretrained = dict(self.pretrained.named_parameters())
         for name, parameter in encoder.named_parameters():
@@ -114,7 +114,7 @@ class Backbone:
 
 
 def open_backbone(name: str) -> Backbone:
-    """Load, check and identify the backbone in a folder or of a Hub id.
+    """Load, check and identify the backbone ``name``, a folder or Hub id.
 
     Raises:
         PipelineError: it cannot be reached, is of an unsupported family, lacks weights or a tokenizer, its weights do
@@ -157,7 +157,7 @@ def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
     for name, module in list(encoder.named_modules()):
         if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
             module.p = hidden
-        elif hasattr(module, "out_drop"):  # in its place ModernBERT has nothing where its own dropout is zero
+        elif hasattr(module, "out_drop"):  # ModernBERT has no dropout module here if its configuration sets none
             module.out_drop = torch.nn.Dropout(hidden)
 
 
@@ -178,9 +178,9 @@ def adapter_hashes(encoder: torch.nn.Module, names: Iterable[str]) -> dict[str, 
 
 
 def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapping[str, str]) -> dict[str, str]:
-    """sha256, measured now, of the backbone if none of its weights train, and of each of ``adapters``.
+    """Check that frozen weights are unchanged; returns the sha256 of each of ``adapters`` and of a frozen backbone.
 
-    ``adapters`` are the :func:`adapter_hashes` before training; a RuntimeError if frozen weights have changed.
+    ``adapters`` are the :func:`adapter_hashes` before training. Raises a RuntimeError if frozen weights have changed.
     """
     pretrained = set(backbone.tensor_names)
     trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in pretrained)
@@ -198,7 +198,7 @@ def _keywords(config: PretrainedConfig) -> dict[str, Any]:
     """The arguments for loading an encoder of this configuration."""
     if config.model_type != "modernbert":
         return {"config": config, **_WEIGHTS}
-    # Compiled, it would not run hooks; with flash attention it would take padding out, and states would be (tokens, d).
+    # Compiled, it would not run hooks; with flash attention it would remove padding, and states would be (tokens, d).
     config.reference_compile = False
     return {"config": config, **_WEIGHTS, "attn_implementation": "sdpa"}
 
@@ -210,7 +210,7 @@ def _is_pooler(name: str) -> bool:
 def _load_encoder(name: str) -> PreTrainedModel:
     """The encoder in fp32, with its pooler if its file has one."""
     encoder, info = read_pretrained(name, ENCODER, AutoModel, **_keywords(configuration(name)))
-    # from_pretrained gives missing tensors random numbers and goes on; nobody wants that backbone.
+    # from_pretrained silently initialises missing tensors at random.
     missing = sorted(key for key in info["missing_keys"] if not _is_pooler(key))
     if missing:
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
@@ -232,15 +232,15 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
     if len(fast) > config.vocab_size:
         problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
         raise refused(name, f"{problem}: they do not belong together")
-    fast.chat_template = None  # an encoder has no use for it, and save_pretrained would write it where its name says
+    fast.chat_template = None  # unused by encoders, and save_pretrained would write it to a path that it names
     return Tokenizer(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
 
 
 def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
     """Refuse an encoder unless it has finite weights and runs on inputs of up to ``max_length`` tokens.
 
-    A configuration may fit the shapes of its weights and still describe no encoder: an activation that is no function,
-    an epsilon that is a text.
+    A configuration may fit the shapes of its weights and still not work: an activation that does not exist, an epsilon
+    that is a string.
     """
     if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
         raise refused(name, f"its weights contain NaN or infinity, first in {broken[0]}: copy it again")

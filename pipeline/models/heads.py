@@ -1,6 +1,6 @@
 """Heads: from sentence vectors to the outputs that an objective reads.
 
-With dropout on the vectors, on the features f of one vector u (B, d) or of a pair u, v, or on both:
+With features f of one vector u (B, d) or of a pair u, v, and optional dropout on vectors and features:
 
 | kind | outputs | features |
 | --- | --- | --- |
@@ -34,12 +34,12 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
 
 
 def compared(u: Tensor, v: Tensor) -> Tensor:
-    """``[u; v; |u - v|; u v; cos(u, v)]``, (B, 4d + 1): what a linear model can be told of two vectors."""
+    """``[u; v; |u - v|; u v; cos(u, v)]``, (B, 4d + 1): features that let a linear model compare two vectors."""
     return torch.cat([pair_features(u, v), u * v, F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)], dim=-1)
 
 
 class Head(nn.Module):
-    """An output layer over the features, below it a hidden layer of ``hidden`` units if that is not zero."""
+    """An output layer over the features, after a hidden layer of ``hidden`` units unless that is zero."""
 
     def __init__(
         self, features: Features, inputs: int, outputs: int, dropout: float, vector_dropout: float, hidden: int = 0
@@ -57,9 +57,9 @@ class Head(nn.Module):
 
 
 class CosineHead(nn.Module):
-    """The cosine; in evaluation mode minus ``threshold``, so that 0 separates the two classes.
+    """The cosine; in evaluation mode minus ``threshold``, if any, so that 0 separates the two classes.
 
-    The threshold, where there is one, is no weight: it is chosen after training, and kept with the head.
+    The threshold is not trained: it is tuned after training and saved with the head.
     """
 
     def __init__(self, vector_dropout: float = 0.0, tuned_threshold: bool = False) -> None:
@@ -73,7 +73,7 @@ class CosineHead(nn.Module):
 
 
 def is_threshold(name: str) -> bool:
-    """Whether a parameter is the tuned threshold of a head, by its name in a model."""
+    """Whether the parameter ``name`` of a model is a head's tuned threshold."""
     return f".{name}".endswith(".head.threshold")
 
 
@@ -88,8 +88,8 @@ def build_head(
 ) -> nn.Module:
     """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
 
-    ``outputs`` is one a class, or 1 for a score and for two classes by one logit. ``dropout`` is on the features,
-    ``vector_dropout`` on each sentence vector that they are made of.
+    ``outputs`` is the number of classes, or 1 for a score or for two classes with one logit. ``dropout`` applies to the
+    features, ``vector_dropout`` to each sentence vector before that.
     """
     if kind == "cosine":
         return CosineHead(vector_dropout, tuned_threshold)

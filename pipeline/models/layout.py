@@ -4,8 +4,8 @@ BERT, RoBERTa, ELECTRA and DeBERTa normalise after each sub-layer; ModernBERT be
 
 The *frozen prefix* of a model is the embeddings and layers below the lowest layer that trains. It gives an input the
 same hidden states every time, so they can be cached (:mod:`prefix_cache`). It runs in evaluation mode and without
-gradients: dropout below the lowest trained layer would only blur that layer's input. Where the lowest layer trains,
-as with adapters in all layers, there is no such prefix, and the embeddings have their dropout.
+gradients: dropout below the lowest trained layer would only blur that layer's input. If the lowest layer trains, as
+with adapters in all layers, there is no such prefix, and the embeddings have their dropout.
 """
 
 import copy
@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from pipeline.system.errors import PipelineError
 
 BASE = ("embeddings", "embeddings_project", "encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv")
-"""What may stand below the layers: ELECTRA projects its embeddings, DeBERTa has embeddings of relative positions, and
-after its first layer it may have a convolution, which only full fine-tuning trains."""
+"""Modules below the layers: ELECTRA projects its embeddings; DeBERTa has embeddings of relative positions, and may have
+a convolution after its first layer, which only full fine-tuning trains."""
 _LAST = "final_norm"
 """The LayerNorm above ModernBERT's layers."""
 
@@ -52,7 +52,7 @@ def _at(module: Any, path: str) -> Any:
 
 
 def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]:
-    """The numbers of the layers without ``drop_layers``, from the bottom up."""
+    """The indices of all layers except ``drop_layers``, from the bottom up."""
     return [index for index in range(len(layers_of(backbone))) if index not in drop_layers]
 
 
@@ -81,10 +81,10 @@ def attention_of(layer: Any) -> tuple[Any, Any, Any, str]:
 
 
 def mask_by_query(mask: Tensor | None) -> Tensor | None:
-    """The mask a layer is given, in a shape that broadcasts over (B, heads, T, T): additive, or true where visible.
+    """A layer's mask in a shape that broadcasts over (B, heads, T, T): additive, or true where visible.
 
-    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones. In DeBERTa's
-    mask padding sees nothing, so its softmax would be NaN: here padding sees what the first token sees.
+    None means a batch without padding. Unfused attention may get (B, T) of zeros and ones. In DeBERTa's mask, padding
+    sees nothing, so its softmax would be NaN: here padding sees what the first token sees.
     """
     if mask is None or mask.is_floating_point():
         return mask
@@ -93,7 +93,7 @@ def mask_by_query(mask: Tensor | None) -> Tensor | None:
 
 
 def frozen_depth(backbone: Any) -> int:
-    """How many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
+    """How many layers at the bottom are frozen; 0 if the embeddings train."""
     if any(p.requires_grad for part in base_of(backbone) for p in part.parameters()):
         return 0
     return [*map(_trains, layers_of(backbone)), True].index(True)
@@ -102,7 +102,7 @@ def frozen_depth(backbone: Any) -> int:
 def _trains(layer: nn.Module) -> bool:
     """Whether anything in ``layer`` trains.
 
-    AdapterHub's prefixes are a child of every layer: only where the layer reads some do they count.
+    AdapterHub's pool of prefixes is a child of every layer; it counts only if the layer uses one of them.
     """
     if any(isinstance(module, PrefixTuningLayer) and module.prefixes for module in layer.modules()):
         return any(parameter.requires_grad for parameter in layer.parameters())
@@ -131,17 +131,17 @@ def lower_states(backbone: Any, depth: int, inputs: dict[str, Tensor]) -> Tensor
 
 
 def upper_states(backbone: Any, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-    """Last hidden states from those of :func:`lower_states`."""
+    """The last hidden states (B, T, d), given the output of :func:`lower_states` as ``states``."""
     instead = [(backbone, "embeddings", _Given(states)), (backbone, "embeddings_project", nn.Identity())]
     return _run_part(backbone, slice(depth, None), instead, inputs)
 
 
 def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], inputs: dict[str, Tensor]) -> Tensor:
-    """Run some layers by transformers' own code, with modules of the backbone replaced as ``instead`` says."""
+    """Run the layers ``part`` with transformers' code, while ``instead`` (owner, name, module) replaces modules."""
     stack, held = stack_of(backbone)
     layers = getattr(stack, held)
     some = layers[part]
-    if not len(some) and hasattr(stack, "get_rel_pos"):  # DeBERTa cannot run none
+    if not len(some) and hasattr(stack, "get_rel_pos"):  # DeBERTa cannot run without layers
         some = nn.ModuleList([_Unchanged()])
     instead = [*instead, (stack, held, some)]
     if part.stop == 0 or part.start:
@@ -169,17 +169,17 @@ class _Given(nn.Module):
 
 
 class _Unchanged(nn.Module):
-    """Stands in for a layer of DeBERTa, and returns the states that it is given."""
+    """Stands in for a DeBERTa layer and returns its input states."""
 
     def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         return states, None
 
 
 def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:
-    """``branches`` encoders that share all but the ``top`` layers, which each has a copy of (Hayes 2024).
+    """Split ``encoder`` into ``branches`` encoders that share all but copies of its ``top`` layers (Hayes 2024).
 
-    With ``top`` 0 they share everything; with all layers, the embeddings. The first is ``encoder`` itself. Call this
-    before an encoder is made lean.
+    With ``top`` 0 they share everything; if ``top`` is all layers, only the embeddings. The first is ``encoder``
+    itself. Call this before :func:`make_lean`.
     """
     depth = len(layers_of(encoder))
     if not 0 <= top <= depth:
@@ -199,7 +199,7 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
 
 
 def _shallow(module: Any) -> Any:
-    """A module with the same children, which may be replaced without changing the first module."""
+    """A shallow copy of ``module``: replacing its children does not change the original."""
     other = copy.copy(module)
     other._modules = dict(module._modules)
     return other

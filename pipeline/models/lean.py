@@ -1,11 +1,11 @@
 """make_lean: an encoder that computes the same function with less work.
 
 With CLS pooling, or the pooler, the last layer is computed for the first token alone, since nothing reads the others.
-On a CPU attention with dropout is written out, since torch's fused attention has none there and takes a slower path,
-and dropout draws four numbers from each random word. For the backward pass it keeps one byte per number instead of
-four. A batch may be given packed (:mod:`unpadding`).
+On a CPU, attention with dropout is written out, because torch's fused attention has no dropout there and would take a
+slower path. Dropout decides on four numbers with each random word, and keeps one byte per number for the backward pass
+instead of four. A batch may be packed (:mod:`unpadding`).
 
-No parameter and no name changes.
+Parameters and their names do not change.
 """
 
 import math
@@ -22,7 +22,7 @@ from pipeline.models.unpadding import Packed, current_packed
 
 
 def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
-    """Patch ``encoder`` in place, after its adapters were added; call again to change it for another ``pooling``.
+    """Patch ``encoder`` in place, after adding its adapters; call it again to switch to another ``pooling``.
 
     With pooling "cls" or "pooler" its ``last_hidden_state`` is then (B, 1, d). Families whose layers differ
     from BERT's keep their own attention and last layer.
@@ -73,7 +73,7 @@ def _lean_attention(
 ) -> tuple[Any, ...]:
     """``forward`` of a BERT or RoBERTa self-attention; with ``first_only`` for the first token alone.
 
-    The module's own forward computes the rest: AdapterHub's prefixes, attention maps, masked heads, decoding.
+    Falls back to the module's own forward for AdapterHub's prefixes, attention maps, masked heads and decoding.
     """
     if (packed := current_packed()) is not None:
         return _packed_attention(module, first_only, packed, hidden_states), None

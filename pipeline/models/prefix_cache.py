@@ -17,12 +17,12 @@ from pipeline.models.transfer_model import TransferModel
 class PrefixCache:
     """Outputs of :meth:`TransferModel.prefix_output` for the inputs of one split, at most ``max_bytes`` of numbers.
 
-    The index of the inputs takes about 150 bytes for each beside these.
+    The index of the inputs takes about 150 more bytes per input.
 
-    All are computed in one pass, in batches of similar length, when the first is needed. Which ones are kept depends on
-    the split and the bound alone: the shortest. Under the same bound a resumed run therefore reads the same bits as one
-    that was never stopped, although a product may differ in its last bits with the shape of its batch. Each of several
-    processes keeps them all, because it meets other rows every epoch.
+    All outputs are computed in one pass, in batches of similar length, when the first is needed. The shortest inputs
+    are kept, so the choice depends only on the split and the bound. A resumed run with the same bound therefore reads
+    the same bits as an uninterrupted one, although the last bits of a product may depend on the shape of its batch.
+    Every process keeps the whole cache, because it sees other rows every epoch.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class PrefixCache:
         self._inputs = split if split.b is None else sentences_of(split, np.arange(len(split)))[0]
         self._kept, self.bytes = _within(self._inputs.lengths, model.backbone, max_bytes)
         self._is_whole = is_frozen(model.backbone)
-        # A tensor for each input would take as much memory again as a sentence vector.
-        self._vectors: Tensor | None = None  # of all inputs, or of all their tokens, one below the other
-        self._firsts: dict[bytes, int] = {}  # where those of an input begin
+        # One tensor for all inputs: a tensor object takes as much memory as a sentence vector.
+        self._vectors: Tensor | None = None  # of all inputs, or of all their tokens, concatenated
+        self._firsts: dict[bytes, int] = {}  # where the vectors of an input begin
 
     def extend(self, batch: Batch) -> Batch:
         """``batch`` with ``known``, the cached outputs of its inputs, for :meth:`TransferModel.encode`.
@@ -71,7 +71,7 @@ class PrefixCache:
         return [1] * len(mask) if self._is_whole else mask.sum(dim=1).tolist()
 
     def _filled(self) -> Tensor:
-        """The vectors of all inputs that are kept, computed."""
+        """Compute the vectors of all inputs that are kept."""
         lengths, end = self._inputs.lengths, 0
         total = len(self._kept) if self._is_whole else int(lengths[self._kept].sum())
         for rows in evaluation_order(lengths[self._kept], self._batch_size):
@@ -91,7 +91,7 @@ class PrefixCache:
 
 
 def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.ndarray, int]:
-    """Which inputs are kept, and the bytes that they take; none if nothing is frozen."""
+    """The inputs to keep, and the bytes that they take; none if nothing is frozen."""
     if not frozen_depth(backbone):
         return np.arange(0), 0
     order = np.argsort(lengths, kind="stable")

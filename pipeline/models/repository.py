@@ -1,4 +1,4 @@
-"""Read a pretrained model's folder or Hub repository without running its code; a problem is one line.
+"""Read a pretrained model's folder or Hub repository without running its code; report problems in one line.
 
 Its files are checked before any class of transformers sees them.
 """
@@ -17,7 +17,7 @@ from pipeline.system.backbone_name import is_folder, refused
 from pipeline.system.errors import shortened
 from pipeline.system.reading import read_json
 
-# Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
+# Families that `adapters` supports and the tests train. RoBERTa's do not use the positions below padding_idx + 1.
 POSITION_OFFSET = {
     "bert": 0,
     "distilbert": 0,
@@ -40,17 +40,17 @@ _OWN_ATTENTION = (None, True, False, "eager", "sdpa")
 _ONLY_ASK = {
     f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
 }
-_CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
+_CONVERT = "if you trust them, load them once with AutoModel.from_pretrained and save_pretrained them into a folder"
 _TALKATIVE = ("transformers", "adapters", "huggingface_hub")
 # AdapterHub says this while it is activating an adapter.
 logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are activated" not in record.getMessage())
 
 
 def configuration(name: str) -> PretrainedConfig:
-    """The configuration of a supported family, whose repository runs no code when it is loaded."""
+    """The checked configuration of a backbone: of a supported family, from a repository that runs no code."""
     described: dict[str, Any] = read_pretrained(name, _CONFIGURATION, _Description)
     _check_runs_no_code(name, described)
-    # Before any class of transformers sees it: those of some model types load other repositories, and trust them.
+    # Check before a class of transformers sees it: for some model types they load other repositories, and trust them.
     family = described.get("model_type")
     if not isinstance(family, str):
         raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is not a name")
@@ -63,9 +63,9 @@ def configuration(name: str) -> PretrainedConfig:
 
 
 def family_of(name: str) -> str:
-    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, but for the weights.
+    """The model type of the backbone ``name``, a folder or Hub id; reads only its configuration.
 
-    Reads only the configuration.
+    Raises the errors of :func:`open_backbone` that concern the configuration.
     """
     family: str = configuration(name).model_type
     return family
@@ -74,19 +74,19 @@ def family_of(name: str) -> str:
 def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
     """The result of ``auto_class.from_pretrained`` for a Hub id or a folder, without remote code.
 
-    ``what`` it reads is for the :class:`PipelineError` if there is no such folder or it cannot be read.
+    Raises a :class:`PipelineError` that names ``what`` was to be read if the folder is missing or unreadable.
     """
     in_folder = is_folder(name)
     try:
         with _quiet():
             return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
     except Exception as error:
-        # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for other
-        # shapes, a bare Exception for a damaged tokenizer.json.
+        # Loaders raise OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for wrong shapes, and a
+        # bare Exception for a damaged tokenizer.json.
         if type(error).__name__ == "SafetensorError":
             message = f"its weights file is damaged ({reason_of(error)}): copy it again"
         elif what == ENCODER and not any(has_file(name, file) for file in _SAFE) and has_file(name, _PICKLED):
-            message = f"its weights are pickled ({_PICKLED}), and to read them could run code: {_CONVERT}"
+            message = f"its weights are pickled ({_PICKLED}), and reading them could run code: {_CONVERT}"
         elif "size mismatch" in str(error):
             message = f"its weights do not fit its config.json ({reason_of(error, 'size mismatch')}): {OTHER_CONFIG}"
         elif in_folder:
@@ -101,10 +101,10 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let libraries say errors alone. What else they say while loading is expected here or reported in our words.
+    """Let libraries log only errors: their other messages while loading are expected, or reported in our words.
 
-    Commands do so from the start (:func:`pipeline.system.process.set_up`); a program that loads a model keeps its
-    levels.
+    Commands do so from the start (:func:`pipeline.system.process.set_up`); a program that loads a model gets its log
+    levels back.
     """
     loggers = [logging.getLogger(library) for library in _TALKATIVE]
     levels = [logger.level for logger in loggers]
@@ -118,7 +118,7 @@ def _quiet() -> Iterator[None]:
 
 
 def has_file(name: str, file: str) -> bool:
-    """Whether a folder or repository has a file; False where the Hub cannot be asked."""
+    """Whether a folder or repository has a file; False if the Hub cannot be reached."""
     if is_folder(name):
         return (Path(name) / file).exists()
     with suppress(Exception):
@@ -127,7 +127,7 @@ def has_file(name: str, file: str) -> bool:
 
 
 def reason_of(error: Exception, mark: str = "") -> str:
-    """The first line of ``error`` that contains ``mark``, shortened; with its type where that says more."""
+    """The first line of ``error`` that contains ``mark``, shortened; with the error's type if that says more."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]
@@ -136,7 +136,7 @@ def reason_of(error: Exception, mark: str = "") -> str:
 
 
 class _Description:
-    """The configuration as transformers reads it, which may be another file than config.json, but not yet used."""
+    """Reads the configuration as transformers does, perhaps from another file than config.json, without using it."""
 
     @staticmethod
     def from_pretrained(name: str, trust_remote_code: bool) -> dict[str, Any]:
@@ -145,12 +145,12 @@ class _Description:
 
 
 def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
-    """Refuse a folder or repository whose files name code to run, or weights that are pickled, before it is loaded."""
+    """Before loading, refuse a folder or repository whose files name code to run, or pickled weights."""
     files = {"config.json": configuration, "tokenizer_config.json": _json_of(name, "tokenizer_config.json")}
     for file, described in files.items():
         if "auto_map" in described:
             problem = f"its {file} names code of its own (auto_map), which is never run"
-            raise refused(name, f"{problem}: use a backbone that transformers has the code of")
+            raise refused(name, f"{problem}: use a backbone whose code is in transformers")
         for key, value in described.items():
             if "attn_implementation" in key and value not in _OWN_ATTENTION:
                 problem = f"its {file} names attention that is fetched and run ({key} = {shortened(value)})"
@@ -163,7 +163,7 @@ def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
 
 
 def _check_config(name: str, config: PretrainedConfig) -> None:
-    """Refuse a decoder, and an encoder one of whose sizes is none or does not fit another, before it is built."""
+    """Before it is built, refuse a decoder, or an encoder with invalid or inconsistent sizes."""
     if getattr(config, "is_decoder", False):
         problem = "its config.json says is_decoder = true, so that a token sees only those before it"
         raise refused(name, f"{problem}: use an encoder")
@@ -184,8 +184,8 @@ def _check_config(name: str, config: PretrainedConfig) -> None:
 
 
 def _json_of(name: str, file: str) -> dict[str, Any]:
-    """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
-    # Failures are of many kinds; whoever loads the file reads it again and says what is wrong.
+    """The object in a JSON file of a folder or repository; empty if the file is missing or unreadable."""
+    # Any error may occur here; the code that loads the file reads it again and reports what is wrong.
     with suppress(Exception):
         path = Path(name) / file if is_folder(name) else cached_file(name, file, **_ONLY_ASK)
         content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}

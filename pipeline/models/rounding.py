@@ -1,4 +1,4 @@
-"""Frozen matrices in half precision, rounded once and not in every pass."""
+"""Hold frozen matrices in half precision: rounded once instead of in every pass."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ def rounded(model: nn.Module, pretrained: Collection[str], dtype: torch.dtype | 
     Args:
         model: its encoders are called ``backbone``, at any depth.
         pretrained: names of the pretrained parameters in an encoder; modules that were added to it stay in fp32.
-        dtype: None, as without autocast: nothing is rounded.
+        dtype: that of autocast; None: no autocast, so nothing is rounded.
 
     Raises:
-        RuntimeError: something has changed a frozen weight in the block.
+        RuntimeError: a frozen weight changed within the block.
     """
     originals = {} if dtype is None else {weight: weight.data for weight in _of_linear_layers(model, pretrained)}
     for parameter, original in originals.items():

@@ -1,4 +1,4 @@
-"""Modules of several tasks over one backbone; one task's are active at a time."""
+"""Modules of several tasks in one backbone, of which one task's are active at a time."""
 
 from typing import Any
 
@@ -30,9 +30,9 @@ class TaskSite(nn.Module):
 
 
 def activate(backbone: nn.Module, task: str) -> None:
-    """Let only the modules of ``task`` take part in forward passes; a KeyError if others have modules and it has none.
+    """Activate the modules of ``task`` alone; raises a KeyError if only other tasks have modules.
 
-    With gradient checkpointing, run the backward pass before another task is activated: it computes activations again.
+    With gradient checkpointing, run the backward pass before activating another task: it recomputes activations.
     """
     sites = [module for module in backbone.modules() if isinstance(module, TaskSite)]
     known = {name for site in sites for name in site.tasks}
@@ -47,7 +47,7 @@ def activate(backbone: nn.Module, task: str) -> None:
 
 
 def module_parameter_names(model: nn.Module) -> set[str]:
-    """The parameters of the adapters, of any kind, and fusions that were put into the backbone of ``model``."""
+    """Names of the parameters of all adapters, of any kind, and fusions in the backbone of ``model``."""
     added: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, TaskSite | PrefixTuningPool):
@@ -60,6 +60,6 @@ def module_parameter_names(model: nn.Module) -> set[str]:
 
 
 def check_task_name(task: str) -> None:
-    """Raise a :class:`PipelineError` for a name that cannot stand in a ModuleDict."""
+    """Raise a :class:`PipelineError` for a name that cannot be a key of a ModuleDict."""
     if hasattr(nn.ModuleDict(), task):
-        raise PipelineError(f"task name '{task}' is taken inside torch's modules: give the task another name")
+        raise PipelineError(f"task name '{task}' clashes with an attribute of torch's modules: rename the task")

@@ -53,7 +53,7 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Non
 
 @torch.no_grad()
 def share_equal(module: nn.Module, other: nn.Module, names: Iterable[str]) -> None:
-    """Make the parameters ``names`` of ``module`` share memory with those of ``other``, where all their bits agree."""
+    """Make the parameters ``names`` of ``module`` share memory with those of ``other`` if all their bits agree."""
     ours, theirs = dict(module.named_parameters()), dict(other.named_parameters())
     for name in names:
         one, two = ours.get(name), theirs.get(name)
@@ -65,7 +65,7 @@ def share_equal(module: nn.Module, other: nn.Module, names: Iterable[str]) -> No
 
 
 def in_layers(tensors: Mapping[str, Tensor], layers: Iterable[int]) -> dict[str, Tensor]:
-    """``tensors`` of some layers of a backbone, under the names that they would have in each of ``layers``."""
+    """``tensors`` of a backbone's layers, repeated under the names that they would have in each of ``layers``."""
     return {
         _LAYER.sub(rf".\g<1>.{layer}.", f".{name}", count=1)[1:]: tensor
         for layer in layers

@@ -1,6 +1,6 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Several share a backbone, or its lower layers, to answer at once (JointModel, SplitModel) or in turn (MultitaskModel).
+Models can share a backbone or its lower layers and run together (JointModel, SplitModel) or in turn (MultitaskModel).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) ->
 class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
-    A siamese batch of B pairs is 2B inputs, first sentences before second ones, or each distinct sentence once and
-    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`). Where several
-    tasks have modules in the backbone, those of ``task`` are activated. With a ``second`` encoder, frozen or trained,
-    the head reads the vectors of both, joined (Hayes 2024, "static + finetune" and "multi + triple").
+    A siamese batch of B pairs has 2B inputs, first sentences before second ones; or each distinct sentence once, and
+    ``pairs`` to say where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`). If several tasks have
+    modules in the backbone, those of ``task`` are activated. With a ``second`` encoder, frozen or trained, the head
+    reads the concatenated vectors of both (Hayes 2024, "static + finetune" and "multi + triple").
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TransferModel(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        # Under this name, learning rates by layer find it.
+        # Layer-wise learning rates find it by this name.
         self.second = nn.ModuleDict({"backbone": second} if second is not None else {})
         self.head = head
         self.encoding = encoding
@@ -58,12 +58,12 @@ class TransferModel(nn.Module):
 
     @property
     def encoders(self) -> tuple[nn.Module, ...]:
-        """The one that reads an input, or both."""
+        """The encoder, or both."""
         return (self.backbone, *self.second.values())
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if mode:  # Looked up here, not for each batch: it goes through all modules.
+        if mode:  # Checked here, not for each batch: it visits all modules.
             self._can_unpad = self.unpads(torch.device("cpu"))
         for encoder in self.encoders:
             for part in frozen_parts(encoder):
@@ -87,7 +87,7 @@ class TransferModel(nn.Module):
     ) -> Tensor:
         """Sentence vectors, (B, d) or with two encoders (B, 2d), of inputs (B, T).
 
-        ``known`` is the inputs' :meth:`prefix_output`, if it was computed before but for those numbered ``absent``.
+        ``known`` is the cached :meth:`prefix_output`, if any; inputs numbered ``absent`` are not in the cache.
         """
         inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
@@ -106,13 +106,13 @@ class TransferModel(nn.Module):
     def unpads(self, device: torch.device) -> bool:
         """Whether training on ``device`` computes batches without their padding (:mod:`unpadding`).
 
-        Not on a GPU, where a pass over a few more tokens takes the same time. Nor above frozen layers, whose cached
-        outputs are padded: dropout would draw other masks where a cache has no room for a batch.
+        It does not on a GPU, where a pass over a few more tokens takes the same time, or above frozen layers, whose
+        cached outputs are padded: dropout would draw other masks if the cache had no room for a batch.
         """
         return device.type == "cpu" and not frozen_depth(self.backbone) and all(map(can_unpad, self.encoders))
 
     def most_padding(self, device: torch.device, precision: str) -> int | None:
-        """Tokens of padding beyond which training cuts a batch in two; None: never, such as where it has none."""
+        """Training cuts a batch in two if it has more padding tokens than this; None: never, as when it unpads."""
         return None if self.unpads(device) else padding_worth_a_pass(device, precision)
 
     def _hidden(self, encoder: Any, inputs: dict[str, Tensor]) -> Tensor:
@@ -181,7 +181,7 @@ class JointModel(nn.Module):
 class SplitModel(JointModel):
     """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
 
-    Each task has the ``top`` layers for itself; with 0 only heads are task-specific.
+    Each task has its own ``top`` layers; with 0, only the heads are task-specific.
     """
 
     def __init__(self, models: Sequence[TransferModel], top: int) -> None:

@@ -1,8 +1,8 @@
 """Unpadding: the tokens of a batch packed into one sequence, for all but attention (Zeng et al. 2022).
 
 Everything in a BERT layer but attention treats each token by itself, so a batch (B, T) may as well be one sequence of
-its N tokens. Attention takes the inputs in groups of similar length, each padded by itself. In a batch of mixed lengths
-half of the tokens are easily padding; packed, it costs its real tokens alone.
+its N tokens. Attention takes inputs in groups of similar length, each padded separately. In a batch of mixed lengths
+easily half of the tokens are padding; a packed batch costs only its real tokens.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ from pipeline.data.batches import micro_batches
 from pipeline.models.layout import layers_of
 
 _MOST_PADDED_SCORES = 8192
-"""Attention scores of padding, for each head, beyond which two smaller groups are faster than one (MiniLM)."""
+"""With more attention scores of padding than this, per head, two smaller groups are faster than one (MiniLM)."""
 
 
 _TOKENS = 32
-"""A packed sequence is as long as a multiple of this: matrix products of few different shapes are prepared once."""
+"""Packed sequences are filled up to a multiple of this, so that matrix products have few shapes to prepare."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Inputs of like length, which attend together."""
+    """Inputs of similar length, whose attention is computed together."""
 
     inputs: slice
     """Their places in the packed order."""
     tokens: slice
     """The places of their tokens in the packed sequence."""
     places: Tensor | None
-    """Where each token stands in the group's (b T); None: there is no padding."""
+    """The index of each token in the group's (b T); None: there is no padding."""
     length: int
     mask: Tensor | None
     """(b, 1, 1, T), added to scores."""
@@ -59,12 +59,12 @@ class Group:
 class Packed:
     """How the n tokens of a batch (B, T) are packed: input after input, from the shortest to the longest.
 
-    N - n more follow, which nothing reads.
+    They are filled up to N tokens; nothing reads the last N - n.
     """
 
     shape: torch.Size
     places: Tensor
-    """Where each packed token stands in the batch, of B T; (N,)."""
+    """The index of each packed token in the batch's (B T); (N,)."""
     count: int
     """n, the tokens of the batch."""
     order: Tensor
@@ -77,7 +77,7 @@ class Packed:
 
     @classmethod
     def of(cls, attention_mask: Tensor) -> "Packed":
-        """A batch whose padding stands behind its inputs; the mask is (B, T), of zeros and ones."""
+        """Pack a batch that is padded on the right; the mask (B, T) holds zeros and ones."""
         lengths = attention_mask.sum(dim=1).numpy()
         order = np.argsort(lengths, kind="stable")
         ascending = lengths[order]
@@ -100,7 +100,7 @@ class Packed:
 
     def padded(self, packed: Tensor) -> Tensor:
         """Hidden states (B, T, d) of the packed (1, N, d), zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
-        if packed.shape[1] == len(self.order):  # equally right where each input has one token
+        if packed.shape[1] == len(self.order):  # also right if each input has one token
             return scattered(packed[0], self.order, len(self.order)).unsqueeze(1)
         places = self.places[: self.count]
         return scattered(packed[0, : self.count], places, self.shape.numel()).unflatten(0, self.shape)
@@ -173,10 +173,10 @@ def as_packed(packed: Packed) -> Iterator[None]:
 def can_unpad(encoder: Any) -> bool:
     """Whether every layer of ``encoder`` can take a packed sequence: it is lean, and mixes tokens in attention alone.
 
-    Not so with prefixes, which each input has before its own keys, with gates that are the mean over an input's tokens
-    (UniPELT), or with attention of a task's own (PAL).
+    It cannot with prefixes, which precede each input's keys, with gates that average over an input's tokens (UniPELT),
+    or with task-specific attention (PAL).
     """
-    if getattr(encoder, "is_gradient_checkpointing", False):  # the backward pass computes layers again, on their own
+    if getattr(encoder, "is_gradient_checkpointing", False):  # the backward pass recomputes single layers
         return False
     layers = layers_of(encoder)
     lean = all(hasattr(getattr(layer, "attention", None), "narrows") for layer in layers)
@@ -190,9 +190,9 @@ def _mixes_tokens(module: nn.Module) -> bool:
 
 
 def packed_inputs(encoder: Any, packed: Packed, input_ids: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
-    """What ``encoder`` reads of a packed batch, (1, N).
+    """The inputs of ``encoder`` for a packed batch, (1, N).
 
-    RoBERTa counts positions from behind its padding index.
+    RoBERTa counts positions from its padding index + 1.
     """
     first = getattr(encoder.embeddings, "padding_idx", None)
     positions = packed.positions if first is None else packed.positions + first + 1

@@ -280,7 +280,7 @@ def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backb
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_name_inside_torchs_modules_is_no_tasks(kind: str, encoder: PreTrainedModel) -> None:
-    with pytest.raises(PipelineError, match="task name 'keys' is taken inside torch's modules"):
+    with pytest.raises(PipelineError, match="task name 'keys' clashes with"):
         add_modules(encoder, ["keys"], recipe(kind))
 
 

@@ -327,7 +327,7 @@ RUNNING: list[tuple[Damage, str]] = [
     ),
     (change_config(attn_implementation="evil/kernel:f"), "names attention that is fetched and run"),
     (change_config(_attn_implementation_internal={"": "evil/kernel"}), "names attention that is fetched and run"),
-    (pickled, "its weights are pickled (pytorch_model.bin), and to read them could run code: load it once"),
+    (pickled, "its weights are pickled (pytorch_model.bin), and reading them could run code: "),
     (index_of("pytorch_model.bin"), "index.json names weights that are not safetensors ('pytorch_model.bin')"),
     (index_of("model.safetensors", "evil.pkl"), "names weights that are not safetensors ('evil.pkl')"),
     (change_config(transformers_weights="evil.bin"), "neither a safetensors file"),
