@@ -24,8 +24,8 @@ from pipeline.training.sharding import shared_as, whole
 
 _FORMAT = 2
 
-# Checkpoints are so frequent that a kill loses at most _MOST_LOST of a run, and so rare that writing them takes at most
-# _MOST_WRITING of it, unless a single one takes longer than that share of ``checkpoint_seconds``.
+# Checkpoints are frequent enough that a kill loses at most _MOST_LOST of a run, and rare enough that writing them takes
+# at most _MOST_WRITING of it, unless a single one takes longer than that share of ``checkpoint_seconds``.
 _MOST_LOST = 0.1
 _MOST_WRITING = 0.02
 _SOONEST = 0.5  # seconds
@@ -94,7 +94,7 @@ class Checkpoint:
 
 
 def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
-    """Write by rename: a kill at any moment leaves the old file or the new one, never half of one."""
+    """Write by rename: a kill at any moment leaves either the old file or the new one, complete."""
     parts = {"weights": checkpoint.weights, "best": checkpoint.best_weights}
     for part, states in (("optimizer", checkpoint.optimizer), ("companions", checkpoint.companions)):
         parts |= {f"{part}/{index}": state for index, state in states.items()}
@@ -102,7 +102,7 @@ def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     # JSON has no infinity: before the first evaluation there is no best score.
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
-    # Hashing and writing both need them on the CPU: copy a GPU's once.
+    # Hashing and writing both need the tensors on the CPU: copy them from a GPU once.
     tensors = {
         f"{part}/{name}": value.contiguous().cpu() for part, held in parts.items() for name, value in held.items()
     }
@@ -156,32 +156,32 @@ def _numbered(tensors: Tensors, part: str) -> dict[int, Tensors]:
 
 
 class Companion(Protocol):
-    """Takes part in a training and has state; its methods are called in the order given here."""
+    """Follows a training run and has state of its own; its methods are called in this order."""
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
-        """The model has its weights; ``kept`` is an earlier :meth:`state` on the CPU, or empty at the beginning."""
+        """The model has its weights; ``kept`` is the :meth:`state` to resume from, on the CPU; empty in a new run."""
 
     def after_step(self, step: int, total: int) -> None:
         """Optimiser step ``step`` (from 1) of ``total`` is done."""
 
     def measured(self) -> dict[str, float | None]:
-        """Columns for the curve, measured since the last call; None: nothing was."""
+        """Columns for the curve, measured since the last call; None: not measured."""
 
     def state(self) -> Tensors:
-        """What :meth:`start` needs to go on; the checkpoint keeps it."""
+        """What :meth:`start` needs to resume; the checkpoint keeps it."""
 
 
 class Resumption:
-    """Loads model, optimiser and companions from the checkpoint ``file`` when made, and writes them there later.
+    """Restores model, optimiser and companions from the checkpoint ``file`` when created, and saves them there later.
 
     Args:
-        file: None keeps nothing, and a missing file leaves everything at the start.
-        seconds: the longest time until the state is :attr:`due` to be kept again.
+        file: None: nothing is saved. If the file is missing, training starts from the beginning.
+        seconds: the longest time between checkpoints (:attr:`due`).
         model: unwrapped; it gets the weights of ``trained`` from :meth:`gather`.
         trained: the model that the optimiser trains: ``model``, or its sharded copy.
-        companions: the same ones in the same order each time.
+        companions: the same ones in the same order whenever a run resumes.
 
-    Several processes call its methods together.
+    All processes must call its methods together.
 
     Raises:
         PipelineError: the processes do not all read the same checkpoint.
@@ -223,7 +223,7 @@ class Resumption:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to :meth:`keep` the state; always False in processes that do not write it."""
+        """Whether to :meth:`keep` the state now; always False in processes that do not write it."""
         if self._file is None or not self._accelerator.is_main_process:
             return False
         now = time.monotonic()
@@ -232,7 +232,7 @@ class Resumption:
 
     @contextmanager
     def kept_if_interrupted(self) -> Iterator[None]:
-        """A block that writes the state on an interrupt, unless an error came first."""
+        """Write the state if the block is interrupted, unless an error came first."""
         try:
             yield
         except KeyboardInterrupt as interrupt:
@@ -252,7 +252,7 @@ class Resumption:
             return value.cpu() if writes else value.new_empty(0)
 
         optimizer = {
-            # One after the other: a GPU may not hold them all.
+            # One at a time: a GPU may not hold them all.
             index: {name: gathered(value) for name, value in state.items()}
             for index, state in self._optimizer.state_dict()["state"].items()
         }
@@ -265,7 +265,7 @@ class Resumption:
         self._cost = self._kept_at - started
 
     def gather(self) -> None:
-        """Give the model the weights of its sharded copy, if that is what trains."""
+        """Copy the trained weights into the model, if its sharded copy trains."""
         if self._trained is not self._model:
             parameters = trainable(self._model)
             with torch.no_grad():

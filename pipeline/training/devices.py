@@ -1,4 +1,4 @@
-"""Where and in what precision to compute."""
+"""The device and the precision to compute in."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from pipeline.training.sharding import set_up_sharding
 from pipeline.training.tracking import check_tracker
 
 _BF16 = {"avx512_bf16", "amx_bf16"}
-"""Instructions for bf16 of x86 processors, as Linux names them."""
+"""Linux's names of the bf16 instructions of x86 processors."""
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """What autocast computes in, by precision; with fp32 there is no autocast."""
@@ -27,7 +27,7 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class OneDevice:
-    """One device of the calling program: what predictions need of an Accelerator, without its global state."""
+    """One device of the calling program, with what prediction needs of an Accelerator but without its global state."""
 
     device: torch.device
     dtype: torch.dtype | None
@@ -44,7 +44,7 @@ def on_gpu() -> bool:
 
 
 def hardware(gpus: int) -> str:
-    """One line naming what computes: so many ``gpus``, where they are used."""
+    """The hardware in one line: ``gpus`` GPUs if they are used, else the CPU."""
     if on_gpu():
         return f"{gpus} x {torch.cuda.get_device_name(0)}"
     threads = torch.get_num_threads()
@@ -53,7 +53,7 @@ def hardware(gpus: int) -> str:
 
 @cache
 def processor() -> str:
-    """The CPU's name where the system tells it."""
+    """The CPU's name, if the system reports it."""
     return _cpu_info("model name") or platform.processor() or platform.machine() or "unknown"
 
 
@@ -72,32 +72,32 @@ def resolve_precision(precision: Precision, device: str | None = None) -> Precis
     """Resolve ``precision`` for ``device``, by default the training device; ``auto`` is bf16 where it is fast.
 
     Raises:
-        PipelineError: the hardware has no such precision.
+        PipelineError: the hardware does not support it.
     """
     if device is None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu() else "cpu"
     gpu = device.startswith("cuda")
     if precision == "bf16" and gpu and not has_bf16(device):
-        raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
+        raise PipelineError("--precision bf16: this GPU does not support it; use fp16 or fp32")
     if precision == "fp16" and not gpu:
         raise PipelineError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if precision != "auto":
         return precision
     if not gpu and process_count() > 1:
-        return "fp32"  # they may be on machines of several kinds, and must agree
+        return "fp32"  # processes may run on different kinds of machines, and must agree
     return "bf16" if has_bf16(device) else "fp32"
 
 
 @cache
 def has_bf16(device: str) -> bool:
-    """Whether ``device`` has instructions for bf16, with which matrix products take about half the time of fp32.
+    """Whether ``device`` has bf16 instructions, with which matrix products take about half the time of fp32.
 
-    Not measured: on a busy machine a measurement can go either way, and the precision is part of a run's name.
+    Looked up, not measured: a busy machine can mislead a measurement, and the precision is part of a run's name.
     """
     if device.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
     known = _BF16.intersection(_cpu_info("flags").split())
-    return bool(known) and torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # which one may turn off
+    return bool(known) and torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # users can turn it off
 
 
 def make_accelerator(
@@ -105,7 +105,7 @@ def make_accelerator(
 ) -> Accelerator:
     """An Accelerator for one run; ``tracker`` (such as "tensorboard", which must be installed) logs under ``folder``.
 
-    With ``resting``, a step may leave parameters without gradients, so processes look for those at every step.
+    With ``resting``, a step may leave parameters without gradients, so DDP searches for those at every step.
     """
     mixed = "no" if precision == "fp32" else precision
     # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.

@@ -63,28 +63,28 @@ def fit(
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Progress:
-    """Train the parameters of ``model`` that require gradients; it ends with the weights of the best epoch on dev.
+    """Train the parameters of ``model`` that require gradients, and restore the weights of the best epoch on dev.
 
-    Where nothing is trainable and ``recipe.score_start`` is set, the model is scored as it is.
+    If nothing is trainable and ``recipe.score_start`` is set, the model is only scored.
 
     Args:
         loss: ``loss(model, piece)``, the mean over the piece's rows. Micro-batches and processes are weighted by their
-            rows, so the gradient is that of the whole batch however it is cut. The loss of a step with batches of
-            several tasks is the sum of theirs.
+            rows, so the gradient is that of the whole batch however it is cut. If a step has batches of several tasks,
+            their losses are summed.
         evaluate: the dev score of the model, or one per task, whose mean counts; higher is better. Called in
             evaluation mode after each epoch that ``recipe`` scores, and before the first step if it scores the start.
         penalties: terms added to the loss once per step, such as a regulariser of weights.
-        without_decay: names of parameters that weight decay leaves alone.
+        without_decay: names of parameters exempt from weight decay.
         pretrained: names of the pretrained parameters in the encoder; None: all.
-        combine: combines the tasks' gradients before clipping, in one process; the pieces of a task come together.
+        combine: combines the tasks' gradients before clipping; needs a single process, and a task's pieces in a row.
         companions: called at the start and after every step; the checkpoint keeps their state.
         checkpoint_file: written every ``checkpoint_seconds``, sooner in the first minutes, at the end, and before an
             interrupt is raised; if it exists, training resumes from it.
 
     Raises:
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
-        KeyboardInterrupt: SIGINT, in a command SIGTERM or SIGHUP: after the step that is under way, or out of an
-            evaluation.
+        KeyboardInterrupt: on SIGINT, in a command also on SIGTERM or SIGHUP: after the current step, or in the middle
+            of an evaluation.
     """
     reset_peak_memory()
     interrupts = DeferredInterrupts()
@@ -92,10 +92,10 @@ def fit(
     def add_point(progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
         """Add the dev scores to the curve; returns whether they are the best so far."""
         started = time.perf_counter()
-        # The model itself: a distributed wrapper synchronises buffers at each forward pass, and a process without a dev
-        # batch would not take part. Mixed precision is part of the module.
+        # Not the distributed wrapper: it synchronises buffers at each forward pass, and a process without a dev batch
+        # would not take part. Mixed precision is part of the module.
         model.eval()
-        # Only a process alone may be interrupted meanwhile: others would wait for it.
+        # Only a single process may be interrupted here: others would wait for it.
         with interrupts.lifted() if accelerator.num_processes == 1 else nullcontext():
             scores = evaluate(model)
         progress.evaluation_seconds += time.perf_counter() - started
@@ -116,7 +116,7 @@ def fit(
     optimizer = OPTIMIZERS[recipe.adam_correction](groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
     wrapped, stepped = accelerator.prepare(trained, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, model, trained, optimizer, accelerator, companions)
-    parameters = list(trained.parameters())  # looked up once: it takes a millisecond, at every step
+    parameters = list(trained.parameters())  # listed once: it takes a millisecond
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
     run = _Run(
         wrapped, parameters, stepped, recipe, data, add_point, state, interrupts, shown, metric, title, accelerator
@@ -136,7 +136,7 @@ def _train(
     combine: Surgery | None,
     companions: Sequence[Companion],
 ) -> None:
-    """The order of steps, from where the progress stands to the last epoch, or until dev no longer gains."""
+    """Run the steps from the current progress to the last epoch, or until the dev score stops improving."""
     recipe, data, state, accelerator, progress = run.recipe, run.data, run.state, run.accelerator, run.state.progress
     # The start can be the best model: an anchored fusion starts as a trained adapter.
     if recipe.score_start and not progress.step and not progress.curve:
@@ -154,12 +154,12 @@ def _train(
             batch_loss = _backward(run.wrapped, pieces, loss, penalties, accelerator, combine)
             is_finite = run.update(batch_loss)
             tally.add(batch_loss, is_finite, sum(map(len, pieces)))
-            # A regulariser may follow the weights, such as by a running mean.
+            # A regulariser may track the weights, for example by a running mean.
             for companion in companions:
                 companion.after_step(progress.step, run.total)
             if run.shown.due():
                 run.show(tally)
-            # Between two steps the state is whole: the place to write it, and to end if a signal came.
+            # Between two steps the state is complete: write it here, and end here if a signal came.
             if run.must_pause():
                 tally.close(data.batches_per_epoch, run.title)
                 run.end_if_interrupted()
@@ -177,7 +177,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Run:
-    """What the steps of one training work on."""
+    """The objects that the steps of one training run use."""
 
     wrapped: nn.Module  # as accelerate has prepared it
     parameters: Sequence[nn.Parameter]
@@ -221,13 +221,13 @@ class _Run:
 
     def must_pause(self) -> bool:
         """Whether to write a checkpoint now, or to end; all processes get the same answer."""
-        # An answer on a GPU makes its host wait for it.
+        # Asking over GPUs makes the host wait for them.
         ask_every = 8 if self.accelerator.num_processes > 1 and self.on_gpu else 1
         wanted = self.state.due or self.interrupts.held is not None
         return self.state.progress.step % ask_every == 0 and in_any_process(self.accelerator, wanted)
 
     def end_if_interrupted(self) -> None:
-        """End all processes after the same step, also those that no signal has reached."""
+        """End all processes after the same step, even those that got no signal."""
         if in_any_process(self.accelerator, self.interrupts.held is not None):
             self.interrupts.end()
 
@@ -254,7 +254,7 @@ class _Run:
         self.accelerator.log({**losses, f"dev_{self.metric}": dev}, step=progress.step)
 
     def _seconds_left(self, epoch: int, train_seconds: float) -> float:
-        """Seconds of the steps to come and of the scorings from ``epoch`` on, if they take as long as those so far."""
+        """Estimated seconds of the remaining steps and of the evaluations from ``epoch`` on, at the pace so far."""
         progress, epochs = self.state.progress, self.data.epochs
         scorings = sum(self.recipe.scored(number, epochs) for number in range(epoch, epochs + 1))
         scoring = progress.evaluation_seconds / max(len(progress.curve), 1)
@@ -282,12 +282,12 @@ class _Tally:
         progress.examples += rows
 
     def so_far(self) -> tuple[float, float, float]:
-        """The mean loss of the epoch's steps, and examples a second and seconds of all steps."""
+        """The epoch's mean loss so far; examples per second, and seconds, over all steps."""
         progress, seconds = self._progress, self._progress.train_seconds + time.perf_counter() - self._started
         return self._loss_sum.item() / progress.loss_count, progress.examples / seconds, seconds
 
     def close(self, batches_per_epoch: int, title: str) -> None:
-        """Bring the progress up to date; a loss or gradient that was not finite is a :class:`PipelineError`."""
+        """Update the progress; raises a :class:`PipelineError` if a loss or gradient was not finite."""
         step = int(self._broken_at.item())
         if step >= 0:
             epoch, batch = divmod(step, batches_per_epoch)
@@ -314,8 +314,8 @@ def _backward(
         rows[piece.task] += len(piece)
     world = accelerator.num_processes
     mine = [(piece, len(piece) / rows[piece.task]) for piece in pieces[accelerator.process_index :: world]]
-    # A batch with fewer rows leaves some processes fewer pieces. They take part with weight zero, because the others
-    # wait for them in every pass.
+    # A small batch leaves some processes fewer pieces. These repeat one with weight zero, because the others wait for
+    # them in every pass.
     mine += [(pieces[0], 0.0)] * (math.ceil(len(pieces) / world) - len(mine))
     total = torch.zeros((), device=accelerator.device)
     for number, (piece, weight) in enumerate(mine):
@@ -335,7 +335,7 @@ def _backward(
             combine.take()
     if combine is not None:
         combine.give()
-        if penalties:  # of no task
+        if penalties:  # which belong to no task
             accelerator.backward(_sum_of(penalties, total.device))
     return accelerator.reduce(total, "sum") if world > 1 else total
 
@@ -345,9 +345,9 @@ def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of ``device``, with the numbers of :func:`torch.manual_seed`.
+    """Seed the generators of the CPU and of ``device`` as :func:`torch.manual_seed` does.
 
-    ``manual_seed`` also formats the stack for each kind of device that is not there: half a millisecond a step.
+    ``manual_seed`` also formats the call stack for each absent kind of device: half a millisecond per step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
@@ -357,6 +357,6 @@ def _seed(seed: int, device: torch.device) -> None:
 def _step_seed(seed: int, step: int, process: int) -> int:
     """A seed for each step and process, spread by Knuth's multiplicative hashing.
 
-    The CPU's generator uses its low 32 bits, in which those of a run are distinct.
+    The CPU's generator uses its low 32 bits, which are distinct within a run.
     """
     return ((seed * 1_000_003 + step) * 2_654_435_761 + process * 97) % 2**63

@@ -1,6 +1,6 @@
 """Masked-language-model training, without next-sentence prediction (Devlin et al. 2019, section 3.1, task 1).
 
-Words to hide are seeded by (seed, epoch, batch), so a resumed run hides the words it would have hidden.
+The choice of hidden words is seeded by (seed, epoch, batch), so a resumed run hides the same words.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,7 +69,7 @@ class MaskedModel(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        # Learning rates by layer find the encoder's parameters by this order and these names.
+        # Layer-wise learning rates find the encoder's parameters by this order and these names.
         self.backbone = model.base_model
         self.head = model
 
@@ -113,7 +113,7 @@ def fit_masked(
     most_padding = padding_worth_a_pass(accelerator.device, recipe.precision)
 
     def mask(batch: Batch, *numbers: int) -> Batch:
-        """``batch`` with some words hidden, which follow from its numbers, and ``labels`` (B, T) that hold them."""
+        """``batch`` with some words hidden, chosen by ``numbers``, and ``labels`` (B, T) that hold them."""
         generator = np.random.default_rng([seed, *numbers])
         ids, labels = masking.apply(batch["input_ids"], never, mask_id, words, generator)
         return {**batch, "input_ids": ids, "labels": labels}

@@ -1,4 +1,4 @@
-"""How much memory there is, how much a run took, and an early refusal of what cannot fit."""
+"""Available memory, a run's peak memory, and an early check that training fits in memory."""
 
 import gc
 import re
@@ -18,15 +18,15 @@ from pipeline.training.process_group import process_count
 from pipeline.training.sharding import is_sharded
 
 SMALLER_STEPS = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
-"""The remedy where training fills the memory."""
+"""The remedy when training fills the memory."""
 
 _CONTAINER = Path("/sys/fs/cgroup")
-"""Where Linux says what memory a container has (cgroup v2)."""
+"""Where Linux reports a container's memory (cgroup v2)."""
 
 
 @contextmanager
 def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
-    """Turn a GPU out of memory into a :class:`PipelineError` that names ``what`` was done and the ``remedy``."""
+    """Turn a GPU's out-of-memory error into a :class:`PipelineError` with ``what`` was done and the ``remedy``."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -35,7 +35,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 def reset_peak_memory() -> None:
     """Reset the peak, so that a small run after a big one does not inherit it."""
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    gc.collect()  # reference cycles may keep an earlier run's model alive
     if on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
@@ -43,7 +43,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory_mb() -> float:
-    """Peak in MB (2^20 bytes): of the GPU's allocated memory if one is used, else of the process's resident memory."""
+    """Peak memory in MB (2^20 bytes): allocated on the GPU if one is used, else resident in this process."""
     if on_gpu():
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     with suppress(OSError):
@@ -76,9 +76,9 @@ def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
     if needed > available:
         listed = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items() if size)
         raise PipelineError(
-            f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but there are"
-            f" {available / 2**30:.1f}: train fewer tasks together, less of the model (trainable = 'adapter'), without"
-            " gradient surgery, or a smaller backbone"
+            f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but only"
+            f" {available / 2**30:.1f} are free: train fewer tasks together, less of the model (trainable = 'adapter'),"
+            " without gradient surgery, or a smaller backbone"
         )
 
 
@@ -96,7 +96,7 @@ def host_gb_for_each(processes: int) -> float:
 
 def free_host_bytes() -> int:
     """Free memory of the machine, or of the container if that is less."""
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    gc.collect()  # reference cycles may keep an earlier run's model alive
     available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int((_CONTAINER / "memory.max").read_text()) - _held_by_container())
@@ -104,6 +104,6 @@ def free_host_bytes() -> int:
 
 
 def _held_by_container() -> int:
-    """Bytes that its processes hold, without cached files that the kernel gives up where it needs room."""
+    """Bytes that the container's processes hold, without cached files that the kernel can reclaim."""
     cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
     return int((_CONTAINER / "memory.current").read_text()) - (int(cached[1]) if cached else 0)

@@ -1,7 +1,7 @@
-"""Mixing: which tasks' batches make up each step of joint training. One function a rule, in ``RULES``.
+"""Mixing: which tasks' batches make up each step of joint training. ``RULES`` has one function per rule.
 
-The whole order follows from the seed, so a resumed run draws the same batches. Whatever the rule, a task's rows
-come pass by pass: every row once, then all of them again in another order.
+The whole order follows from the seed, so a resumed run draws the same batches. Under every rule, a task's rows come
+pass by pass: every row once, then all of them again in another order.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ _SAMPLED, _SHUFFLED = 1, 2
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint training, as rules see it."""
+    """What a rule knows about a joint training run."""
 
     batches: Mapping[str, int]  # of one pass over each task
     rows: Mapping[str, int]  # training rows of each task
@@ -42,13 +42,13 @@ Rule = Callable[[Joint], Iterable[Sequence[str]]]
 def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
-    An epoch is a pass over the smallest task, or over ``epoch_of``; the others go on where they were.
+    An epoch is a pass over the smallest task, or over ``epoch_of``; the other tasks continue where they stopped.
     """
     return [tuple(joint.batches)] * joint.total
 
 
 def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
-    """One task a step, in turn.
+    """One task per step, in turn.
 
     An epoch has as many rounds as a pass over the smallest task, or over ``epoch_of``, has batches.
     """
@@ -57,9 +57,9 @@ def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
 
 
 def shuffled(joint: Joint) -> Iterable[Sequence[str]]:
-    """One task a step; the batches of all tasks are shuffled together, so that each task is passed once (Hayes 2024).
+    """One task per step; the batches of one pass over every task are shuffled together (Hayes 2024).
 
-    An epoch is one such pass over all tasks; where the recipe has epochs of another length, passes go on across them.
+    An epoch is one such pass; if the recipe's epochs have another length, passes continue across epochs.
     """
     every = [task for task, count in joint.batches.items() for _ in range(count)]
     drawn: list[str] = []
@@ -69,11 +69,11 @@ def shuffled(joint: Joint) -> Iterable[Sequence[str]]:
 
 
 def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
-    """One task a step, drawn with probability p_i ~ N_i^alpha from its number of training rows N_i.
+    """One task per step, drawn with probability p_i ~ N_i^alpha, where task i has N_i training rows.
 
-    alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
-    sampling (Stickland & Murray 2019, section 3.2). An epoch has as many steps as one pass over all tasks has batches.
-    ``alphas`` has one for each epoch.
+    alpha = 1 is proportional sampling, 1/2 square-root sampling; an alpha that falls from 1 to 1/5 over training is
+    annealed sampling (Stickland & Murray 2019, section 3.2). An epoch has as many steps as one pass over all tasks has
+    batches. ``alphas`` has one value per epoch.
     """
     for epoch, alpha in enumerate(alphas):
         chances = probabilities(joint.rows, alpha)
@@ -83,7 +83,7 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
 
 
 def by_temperature(joint: Joint, limit: int = 2**21) -> Iterable[Sequence[str]]:
-    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) and the paper's K (Raffel et al. 2020, section 3.5.2).
+    """One task per step, drawn with p_i ~ min(N_i, K)^(1/T) and the paper's K (Raffel et al. 2020, section 3.5.2).
 
     T = 1 is proportional sampling of tasks with up to K rows; a large T draws all tasks equally often.
     """
@@ -98,7 +98,7 @@ def probabilities(rows: Mapping[str, int], alpha: float) -> dict[str, float]:
 
 
 def annealed_alpha(epoch: int, epochs: int) -> float:
-    """1 - 0.8 (e - 1) / (E - 1), with e from 1: from proportional sampling towards an even one. 1 if E is 1."""
+    """1 - 0.8 (e - 1) / (E - 1), with e from 1: from proportional towards uniform sampling. 1 if E is 1."""
     return 1 - 0.8 * (epoch - 1) / (epochs - 1) if epochs > 1 else 1.0
 
 
@@ -127,7 +127,7 @@ def mixed(parts: Mapping[str, TaskBatches], rows: Mapping[str, int], recipe: Rec
 
     Args:
         rows: training rows of each task.
-        recipe: resolved; its mixing rule, steps an epoch and epochs hold for all tasks together.
+        recipe: resolved; its mixing rule, steps per epoch and epochs apply to all tasks together.
     """
     counts = {task: part.count for task, part in parts.items()}
     steps = recipe.joint_steps(counts)

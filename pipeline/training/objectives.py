@@ -1,6 +1,6 @@
 """Objectives: from a head's outputs and labels to a loss, and from outputs to predictions.
 
-Loss and prediction stand together because they must agree on scale: the loss pulls towards what is predicted.
+Loss and prediction are defined together because they must agree on the scale of the outputs.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from pipeline.settings.recipe import Recipe
 class Objective:
     """``loss(outputs, labels)`` is the mean over the rows; ``predict(outputs)`` reads the same outputs (B, k).
 
-    ``read(outputs)`` is what is predicted as a tensor: probabilities (B, C), or scores (B,).
+    ``read(outputs)`` is the prediction as a tensor: probabilities (B, C), or scores (B,).
 
-    With class weights it is the mean of ``w[label] * loss``: divided by the rows, not by their weights, so that a batch
-    may be cut into pieces.
+    With class weights the loss is the mean of ``w[label] * loss`` over the rows, not divided by the weights, so that a
+    batch may be cut into pieces.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -53,11 +53,11 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
 
 
 def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
-    """The score that an output of 0 stands for, and the scores that an output of 1 adds to it.
+    """The score that an output of 0 means, and how much one unit of output adds to it.
 
-    Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output: ``low +
+    Scores are scaled to -1..1, so that one learning rate fits any range. A shifted cosine is such an output: ``low +
     (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023). With ``score_loss`` "raw" a head with
-    weights gives the score itself, as in the four reports.
+    weights outputs the score itself, as in the four reports.
     """
     assert task.range is not None
     low, high = task.range
@@ -71,8 +71,8 @@ def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
 def loss_scale(task: Task, recipe: Recipe) -> float:
     """The weight of the squared error of a score in the loss.
 
-    1, but for a cosine with ``score_loss`` "raw" the square of what it is multiplied by: 25 for 5 cos, 6.25 for
-    5 (cos + 1) / 2.
+    For a cosine with ``score_loss`` "raw" it is the square of the cosine's factor: 25 for 5 cos, 6.25 for
+    5 (cos + 1) / 2. Otherwise it is 1.
     """
     if task.kind == "classes" or recipe.head != "cosine" or recipe.score_loss == "normalised":
         return 1.0
@@ -87,8 +87,7 @@ def _predict_classes(outputs: Tensor) -> Prediction:
 def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:
     """Weights (classes,) by inverse frequency: ``rows / (classes that occur * rows of the class)``.
 
-    Their mean over the rows is 1, so that learning rates mean what they mean without. A class that does not occur has
-    weight 1.
+    Their mean over the rows is 1, so learning rates keep their meaning. A class that does not occur has weight 1.
 
     Args:
         labels: the training rows' classes, int (rows,).
@@ -99,7 +98,7 @@ def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:
 
 
 def _class_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
-    """Cross entropy; smoothing as Szegedy et al. 2016, and its spread part weighted by class as in PyTorch."""
+    """Cross entropy with label smoothing (Szegedy et al. 2016); its uniform part is class-weighted, as in PyTorch."""
     if weights is None:
         return F.cross_entropy(outputs, labels, label_smoothing=smoothing)
     total = F.cross_entropy(outputs, labels, weights.to(outputs), label_smoothing=smoothing, reduction="sum")
@@ -125,7 +124,7 @@ def _one_logit_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smo
 
 
 def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
-    """The objective of two classes that a cosine tells apart; with ``reverse`` the first is that of similar texts."""
+    """The objective for two classes told apart by a cosine; with ``reverse``, similar texts are the first class."""
     if not reverse:
         return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes, _read_cosine)
     usual = _cosine_classes(None if weights is None else weights.flip(0), reverse=False)
@@ -162,7 +161,7 @@ def _read_cosine(outputs: Tensor) -> Tensor:
 
 
 def _squared(zero: float, unit: float, clamped: bool, weight: float) -> Objective:
-    """``weight`` times the squared error against the score brought to ``(score - zero) / unit``.
+    """``weight`` times the squared error against the scaled score ``(score - zero) / unit``.
 
     Outputs are clamped to 0 only when predicting: inside the loss a clamped cosine would have no gradient below 0.
     """

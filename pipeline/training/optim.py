@@ -23,7 +23,7 @@ def parameter_groups(
     Frozen parameters are in no group, so the optimiser keeps no state for them.
 
     Args:
-        without_decay: names of matrices that weight decay leaves alone.
+        without_decay: names of matrices exempt from weight decay.
         rates: peak rate of every trainable parameter by name; None: the optimiser's rate for all.
     """
     groups: dict[tuple[float | None, float], list[nn.Parameter]] = {}
@@ -43,9 +43,9 @@ def peak_rates(model: nn.Module, recipe: Recipe, pretrained: Collection[str] | N
     - heads: ``head_learning_rate``
     - pretrained layer l of L (l from 1): ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section
       5.3.4; Hayes 2024 counts layers from 0 and writes 11 - l)
-    - pretrained, below the layers: ``embedding_learning_rate``, or as a layer below the lowest
+    - pretrained, below the layers: ``embedding_learning_rate``, or the rate of a layer below the lowest
     - pretrained, above the layers, such as a pooler: ``backbone_learning_rate``
-    - gates of a gated fusion: ``gate_learning_rate``; other modules put into the encoder: ``learning_rate``
+    - gates of a gated fusion: ``gate_learning_rate``; other modules added to the encoder: ``learning_rate``
 
     Args:
         model: its encoders are called ``backbone`` and its heads ``head``, at any depth.
@@ -83,7 +83,7 @@ def is_pretrained(name: str, pretrained: Collection[str] | None) -> bool:
 
 
 def _name_in_encoder(name: str) -> str:
-    """The name that a parameter of an encoder has within it; empty for all others."""
+    """The name of a parameter within its encoder; empty if it is not in one."""
     return f".{name}".partition(".backbone.")[2]
 
 
@@ -98,7 +98,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
 
         theta <- (1 - lr wd) (theta - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps))
 
-    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last; t counts the steps of each parameter.
+    which is PyTorch's step with ``eps / sqrt(1 - beta2^t)`` and decay last; t counts the steps of each parameter.
     """
 
     def __init__(self, params: Any, betas: tuple[float, float], eps: float, **settings: Any) -> None:
@@ -119,11 +119,8 @@ class StepCorrectedAdamW(torch.optim.AdamW):
                 by_step.setdefault(taken, []).append(parameter)
             for taken, parameters in by_step.items():
                 epsilon = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
-                settings = {
-                    "params": parameters,
-                    "eps": epsilon,
-                    "weight_decay": 0.0,
-                }  # PyTorch would decay before the step
+                # PyTorch would decay before the step.
+                settings = {"params": parameters, "eps": epsilon, "weight_decay": 0.0}
                 alike.append((taken, {**group, **settings}, group["weight_decay"]))
         self.param_groups = [group for _, group, _ in alike]
         try:
@@ -138,7 +135,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
         return loss
 
     def _steps(self, parameters: Sequence[Tensor]) -> list[float]:
-        """The steps that each parameter has taken; a GPU is asked, and so waited for, once."""
+        """The number of steps that each parameter has taken, read at once so that the host waits for a GPU once."""
         steps = {parameter: state["step"] for parameter in parameters if (state := self.state.get(parameter))}
         taken = dict(zip(steps, torch.stack([*steps.values()]).tolist(), strict=True)) if steps else {}
         return [taken.get(parameter, 0.0) for parameter in parameters]

@@ -14,14 +14,14 @@ from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.system.errors import PipelineError
 
-# Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
+# Rows of a siamese split whose sentence vectors are in memory at a time: 200 MB with 768 dimensions.
 BLOCK_ROWS = 32_768
 
 Extend = Callable[[Batch], Batch]
 
 
 class Compute(Protocol):
-    """Where to compute and in what precision: an Accelerator, or one device of a program that has its own."""
+    """The device and precision to compute in: an Accelerator, or OneDevice without its global state."""
 
     @property
     def device(self) -> torch.device: ...
@@ -46,14 +46,14 @@ def mean_outputs(
 ) -> Tensor:
     """The outputs of ``model`` (rows, k), in the order of the rows; a :class:`PipelineError` if one is not finite.
 
-    Batches hold inputs of like length. Each distinct sentence of a siamese split is encoded once, padded to sentences
-    of its length, not to its pair. Each process takes its share of the batches; all get the whole result.
+    Batches hold inputs of similar length. Each distinct sentence of a siamese split is encoded once, padded to the
+    length of such sentences, not of its pair. Each process takes its share of the batches; all get the whole result.
 
     Args:
-        splits: the same rows in different words, such as both orders of pairs; their outputs are averaged.
+        splits: variants of the same rows, such as both orders of pairs; their outputs are averaged.
         extend: may add cached outputs to a batch (:class:`PrefixCache`).
     """
-    if model.training:  # it goes through all modules, which takes as long as half a short text
+    if model.training:  # eval() visits all modules, which takes half as long as encoding a short text
         model.eval()
 
     def encode(part: TokenisedSplit, rows: np.ndarray) -> Tensor:
@@ -69,7 +69,7 @@ def mean_outputs(
         vectors = _in_order(
             lambda some: encode(sentences, some).float().cpu(), sentences.lengths, 2 * batch_size, accelerator
         )
-        # First and second sentences as two columns, cut into batches of rows: the heads are all that is left.
+        # Only the heads remain to run: on first and second sentences as two columns, cut into batches of rows.
         columns = torch.from_numpy(pairs).view(2, -1).split(batch_size, dim=1)
         return torch.cat([model.decide(vectors[c.flatten()].to(accelerator.device)).cpu() for c in columns])
 
@@ -94,7 +94,7 @@ def mean_outputs(
 def _in_order(
     compute: Callable[[np.ndarray], Tensor], lengths: np.ndarray, batch_size: int, accelerator: Compute
 ) -> Tensor:
-    """``compute(rows)`` over batches of like length, shared out over the processes; results by row."""
+    """``compute(rows)`` over batches of similar length, split over the processes; results by row."""
     mine = evaluation_order(lengths, batch_size)[accelerator.process_index :: accelerator.num_processes]
     parts = [(torch.from_numpy(rows), compute(rows)) for rows in mine]
     if accelerator.num_processes > 1:

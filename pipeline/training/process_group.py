@@ -1,4 +1,4 @@
-"""Several processes that train one run together: decisions that they share, and work that only the first does."""
+"""Processes that train one run together: shared decisions, and work that only the main process does."""
 
 import atexit
 import os
@@ -24,7 +24,7 @@ def process_count() -> int:
 
 
 def wait_for_everyone() -> None:
-    """Wait until every process that trains with this one is here."""
+    """Wait until all processes that train together have called this."""
     process_group().wait_for_everyone()
 
 
@@ -49,7 +49,7 @@ def on_main_process(action: Callable[[], T]) -> T:
 
 
 def in_any_process(accelerator: Accelerator, flag: bool) -> bool:
-    """Whether one of the processes raises ``flag``; all of them ask together and get the same answer."""
+    """Whether ``flag`` is set in any process; all must call this together, and get the same answer."""
     if accelerator.num_processes == 1:
         return flag
     raised: torch.Tensor = accelerator.reduce(torch.tensor(float(flag), device=accelerator.device), "sum")
@@ -57,7 +57,7 @@ def in_any_process(accelerator: Accelerator, flag: bool) -> bool:
 
 
 def same_in_all_processes(accelerator: Accelerator, value: object) -> bool:
-    """Whether all processes hold an equal value; all of them ask together and get the same answer."""
+    """Whether ``value`` is equal in all processes; all must call this together, and get the same answer."""
     if accelerator.num_processes == 1:
         return True
     values = gather_object([value])
@@ -75,6 +75,6 @@ def process_group() -> PartialState:
 
 @cache
 def _leave_at_exit() -> None:
-    """Gloo's threads must end before the interpreter does: one that still runs then can abort a finished process."""
+    """End Gloo's threads before the interpreter exits: one that still runs then can abort a finished process."""
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         atexit.register(torch.distributed.destroy_process_group)

@@ -37,8 +37,8 @@ class TrainingProgress(Progress):
         """Show a step.
 
         Args:
-            left: seconds of all steps and evaluations to come.
-            whole: whether evaluations are among them; they are not before the first has been timed.
+            left: estimated seconds of the remaining steps and evaluations.
+            whole: whether that includes evaluations; it does not before the first one has been timed.
         """
         measured = f"loss {loss:.4f}  {speed:.0f} examples/s"
         self._describe(epoch, "", completed=done, total=total, measured=measured)
@@ -46,7 +46,7 @@ class TrainingProgress(Progress):
         self._next_refresh = time.monotonic() + 0.5
 
     def scoring(self, epoch: int) -> None:
-        """Say that the model is being scored on dev, after ``epoch`` or, at 0, before the first."""
+        """Show that the model is being scored on dev, after ``epoch`` or, if that is 0, before the first."""
         self._describe(epoch, ", scoring dev")
 
     def _describe(self, epoch: int, doing: str, **values: Any) -> None:

@@ -1,8 +1,8 @@
 """FSDP: each process holds a share of the weights, of their gradients and of Adam's moments (Zhao et al. 2023).
 
-What trains is a sharded copy of the model. The model itself stays whole: it is evaluated, kept and saved as without
-FSDP, and gets the copy's weights where it needs them. Training needs memory for four times the weights (weights,
-gradients and two moments): each process holds the whole weights once, and its share of the four.
+A sharded copy of the model trains. The model itself stays whole: it is evaluated, kept and saved as without FSDP, and
+gets the copy's weights when it needs them. Training needs memory for four times the weights (weights, gradients and two
+moments): each process holds its share of the four, and the whole weights once.
 """
 
 import copy
@@ -27,18 +27,18 @@ def is_sharded() -> bool:
 
 
 def load_whole() -> None:
-    """Under FSDP, have transformers load the weights in every process: the model stays whole in each."""
+    """Under FSDP, make transformers load the weights in every process: the model stays whole in each."""
     if is_sharded():
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def set_up_sharding(accelerator: Accelerator) -> None:
-    """What Accelerate leaves to be done where processes train with FSDP; nothing elsewhere."""
+    """Complete Accelerate's setup of FSDP; does nothing without FSDP."""
     state = accelerator.state
     if not is_sharded() or accelerator.distributed_type == DistributedType.NO:
         return
     if accelerator.device.type == "cpu":
-        # Accelerate turns FSDP on for GPUs alone: on CPUs it would train without and not say so.
+        # Accelerate turns FSDP on only for GPUs: on CPUs it would silently train without.
         state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
         state.fsdp_plugin = FullyShardedDataParallelPlugin()
     # Weights and their gradients stay in fp32, as without FSDP; autocast is for the rest.
@@ -46,10 +46,10 @@ def set_up_sharding(accelerator: Accelerator) -> None:
 
 
 def check_sharding(title: str, recipe: Recipe, reads_weights: Collection[str] = (), tasks: int = 1) -> None:
-    """Under FSDP, raise a :class:`PipelineError` for a training that is not made for it.
+    """Under FSDP, raise a :class:`PipelineError` for a run that does not support it.
 
     Args:
-        reads_weights: settings whose code reads or changes the weights of the model itself while its copy trains.
+        reads_weights: settings whose code reads or changes the model's weights while its copy trains.
     """
     if not is_sharded():
         return
@@ -83,7 +83,7 @@ def copy_to_shard(model: nn.Module, accelerator: Accelerator) -> nn.Module:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor, which all processes must ask for together; any other tensor as it is."""
+    """A sharded tensor in full, which all processes must request together; any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -1,8 +1,8 @@
 """Gradient surgery: combine the gradients of a step's tasks so that they conflict less.
 
 PCGrad (Yu et al. 2020, algorithm 1) projects each task's gradient off those of the tasks that it conflicts with, in
-random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both weigh
-gradients by torchjd, from their inner products alone. Three things differ from its own aggregators:
+random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both use
+torchjd's weightings, which need only inner products of gradients. Three things differ from torchjd's aggregators:
 
 - UPGrad sums gradients, as PCGrad does. torchjd averages them, which amounts to another learning rate.
 - UPGrad's quadratic program is always solved. torchjd skips it for small gradients (squared norms that sum to less than
@@ -58,9 +58,9 @@ class Surgery:
 
 
 def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
-    """G_ij = g_i . g_j (N, N) in fp64 on the CPU, of N gradients in the same parts each; a missing part is zero.
+    """G_ij = g_i . g_j (N, N) in fp64 on the CPU, of N gradients in the same parts; a missing part is zero.
 
-    A gradient whose squared norm is zero, also by underflow, is zero against all.
+    A gradient whose squared norm is zero, even by underflow, gets zero products with all others.
     """
     count = len(gradients)
     device = next((part.device for parts in gradients for part in parts if part is not None), torch.device("cpu"))
@@ -78,7 +78,7 @@ def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
 
 
 def weighting_of(surgery: GradientSurgery, tasks: int) -> Weighting:
-    """How ``surgery`` combines the gradients of so many tasks."""
+    """The weighting with which ``surgery`` combines the gradients of this many ``tasks``."""
     if surgery == "pcgrad":
         return PCGradWeighting()
     return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=_Exact())

@@ -16,7 +16,7 @@ PROJECT = "adapter-fusion"
 
 
 def check_tracker(tracker: str | None) -> None:
-    """Raise a :class:`PipelineError` unless ``tracker``, if there is one, is installed."""
+    """Raise a :class:`PipelineError` if ``tracker`` is given but not installed."""
     if tracker is not None and tracker not in map(str, get_available_trackers()):
         # Accelerate would only write to its debug log, and track nothing.
         raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
@@ -26,13 +26,13 @@ def check_tracker(tracker: str | None) -> None:
 def tracking(
     accelerator: Accelerator, tracker: str | None, run: str, title: str, settings: Mapping[str, Any], reports: Path
 ) -> Iterator[None]:
-    """Send what ``accelerator`` logs to ``tracker``, under ``title`` and with the ``settings`` that it was trained by.
+    """Send what ``accelerator`` logs to ``tracker``, under ``title`` and with the run's ``settings``.
 
-    TensorBoard's files are in the run's folder, which the accelerator has as its project's. MLflow's are in
+    TensorBoard writes to the run's folder, which is the accelerator's project folder. MLflow writes to
     ``reports/mlruns``, unless MLFLOW_TRACKING_URI names another place.
 
     Raises:
-        PipelineError: the tracker cannot be started; Weights & Biases wants a login, for example.
+        PipelineError: the tracker cannot be started, for example because Weights & Biases needs a login.
     """
     if tracker is None:
         yield
@@ -51,7 +51,7 @@ def tracking(
         try:
             yield
         finally:
-            # Not accelerator.end_training(), which would also leave the group of processes.
+            # Not accelerator.end_training(), which would also destroy the process group.
             for running in accelerator.trackers:
                 running.finish()
             accelerator.trackers = []
@@ -61,7 +61,7 @@ def tracking(
 def _mlflow_in(folder: Path) -> Iterator[None]:
     """Let MLflow write files into ``folder``, unless its environment variable names another place.
 
-    MLflow 3 wants to be told that files are meant; its databases need packages that mlflow-skinny has not.
+    MLflow 3 needs a flag to allow files; its databases need packages that mlflow-skinny lacks.
     """
     files = {"MLFLOW_TRACKING_URI": folder.absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
     added = {} if "MLFLOW_TRACKING_URI" in os.environ else {k: v for k, v in files.items() if k not in os.environ}

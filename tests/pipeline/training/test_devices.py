@@ -45,7 +45,7 @@ def test_auto_on_a_gpu_is_bf16_unless_it_would_be_emulated(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported)
     assert devices.resolve_precision("auto", "cuda:0") == expected
     if not supported:
-        with pytest.raises(PipelineError, match="this GPU has none"):
+        with pytest.raises(PipelineError, match="this GPU does not"):
             devices.resolve_precision("bf16", "cuda:0")
 
 
