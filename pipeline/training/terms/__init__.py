@@ -1,4 +1,4 @@
-"""The terms of the loss beside the objective: a file each, by the recipe key of its weight."""
+"""The terms that a recipe can add to the objective, one file per term, keyed by the recipe key of its weight."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ OF_OUTPUTS: dict[str, type[Contrastive | Smoothness | Proximal]] = {
     "bregman": Proximal,
 }
 OF_WEIGHTS = {"l2_sp": L2SP}
-"""Those that are added once a step, whatever the step's batches."""
+"""Terms that are added once per step, whatever its batches."""
 
 Objective = Callable[[Tensor, Piece], Tensor]
 """``objective(outputs, piece)``: the mean loss of a piece's rows."""
@@ -35,7 +35,7 @@ class Terms:
 
 
 def terms_of(run: Regularised) -> Terms:
-    """The terms that the recipe gives weight."""
+    """The terms whose weight in the recipe is not zero."""
     weights = run.recipe.flat()
     return Terms(
         tuple(term(run) for key, term in OF_OUTPUTS.items() if weights[key]),
@@ -44,7 +44,7 @@ def terms_of(run: Regularised) -> Terms:
 
 
 def extra_passes(recipe: Recipe) -> int:
-    """Cost of the recipe's terms for a training row, in forward passes."""
+    """What the recipe's terms add to the cost of a training row, in forward passes."""
     weights = recipe.flat()
     return sum(term.passes for key, term in OF_OUTPUTS.items() if weights[key])
 

@@ -4,7 +4,7 @@ With the head's features f of a batch's rows, z = f / |f|, and P(i) the other ro
 
     L = mean_i -1/|P(i)| sum_{p in P(i)} log( exp(z_i . z_p / tau) / sum_{a != i} exp(z_i . z_a / tau) )
 
-over the rows that have such others. Gunel et al. (2021) add it to cross-entropy when they fine-tune on few rows. Only
+over the rows i with a non-empty P(i). Gunel et al. (2021) add it to cross-entropy when they fine-tune on few rows. Only
 rows of one pass are compared: with ``gradient_accumulation_steps`` those of a piece.
 """
 

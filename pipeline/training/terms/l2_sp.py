@@ -1,10 +1,10 @@
 """L2-SP: pretrained weights are pulled to their start instead of to zero (Li, Grandvalet & Davoine 2018, equation 4).
 
 The term is ``alpha / 2 ||w_S - w_S^0||^2 + beta / 2 ||w_new||^2``: w_S are the pretrained weights that train, w_S^0
-their values at the start of training, and w_new the new weights, such as heads and adapters. It takes the place of
-weight decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part; a task's own
-copies of LayerNorms are pretrained weights. New weights that decay leaves alone, such as a fusion's gates and its value
-matrices, which start as the identity, are left alone here.
+their values at the start of training, and w_new the new weights, such as heads and adapters. It replaces
+weight decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms are included; a task's
+copies of LayerNorms count as pretrained. New weights that are exempt from decay, such as a fusion's gates and its value
+matrices, which start as the identity, are exempt here too.
 """
 
 import torch
@@ -18,9 +18,9 @@ BETA = 0.01
 
 
 class L2SP:
-    """The penalty, added once a step.
+    """The penalty, added once per step.
 
-    It is made before a checkpoint is loaded, so a resumed run has the start of the first one.
+    It is created before a checkpoint is loaded, so a resumed run has the same start.
     """
 
     def __init__(self, run: Regularised, beta: float = BETA) -> None:

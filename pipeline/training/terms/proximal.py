@@ -26,7 +26,7 @@ class Proximal:
     """The term, and the companion of training that keeps the teacher.
 
     The teacher copies the trainable tensors, heads included, and shares the frozen ones. It runs in evaluation mode
-    without gradients, and starts as the model does.
+    without gradients, and is initialised to the model.
     """
 
     passes = 1
@@ -38,11 +38,11 @@ class Proximal:
         self._unset: dict[str, Tensor] = {}
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
-        """``mu l`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
+        """``mu l`` of the piece's rows, whose ``outputs`` (B, k) the model has just computed."""
 
         def teacher(*arguments: Any, **keywords: Any) -> Any:
-            # A module that stands in the model under two names, as a backbone of several tasks does, has its weights
-            # exchanged once. With tied names they would be twice, and the teacher would stay in the live model.
+            # A module may have two names in the model, as a backbone of several tasks does. Swap its weights once: with
+            # tied names they would be swapped twice, and the teacher's would stay in the live model.
             weights = {**self.teacher, **self._unset}
             return functional_call(self._model, weights, arguments, keywords, tie_weights=False)
 
@@ -56,7 +56,7 @@ class Proximal:
             for name, live in trainable(self._model).items()
         }
 
-        # A threshold that dev has chosen is no weight: what trains is compared before it is taken off.
+        # A threshold tuned on dev does not train: outputs are compared before it is subtracted.
         named = self._model.named_parameters(remove_duplicate=False)
         self._unset = {name: torch.zeros_like(p) for name, p in named if is_threshold(name)}
 
@@ -74,7 +74,7 @@ class Proximal:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block; afterwards every module is in its mode again."""
+    """Put ``model`` into evaluation mode within the block, then restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -6,15 +6,15 @@ step of ascent: ``delta_0 = 1e-5 N(0, 1)``, ``g`` the gradient of ``l(f(e + delt
 a mean over rows; g is that of each row's own l, as in the authors' code, which sums there.
 
 - ``reference`` is the authors' code: ``delta = (delta_0 + 1e-3 g) / (|.|_inf + 1e-6)``, the norm taken
-  over each token. Its last number only guards a division: delta has a largest entry of about 1, whatever the noise
-  was. As g is tiny beside delta_0, that is mostly random noise: the curve's column ``smart_cosine``, the cosine between
-  delta_0 and delta, says how much.
+  over each token. The 1e-6 only guards the division: the largest entry of delta is about 1, whatever the noise.
+  As g is tiny beside delta_0, delta is mostly random noise: the curve's column ``smart_cosine``, the cosine between
+  delta_0 and delta, shows how much.
 - ``gradient`` drops the noise from the result: ``delta = g / |g|_inf``. With a radius of 1e-5 it is the paper's
-  projection onto so small a ball, and R about ten orders of magnitude smaller.
+  projection onto a ball of that radius, and R is about ten orders of magnitude smaller.
 
 Both are scaled by ``radius``. If there are two encoders, both are perturbed, by the gradients at their embeddings. The
-model stays in training mode, as in the authors' code: the passes draw new dropout masks, so R also asks for predictions
-that dropout does not change.
+model stays in training mode, as in the authors' code: the passes draw new dropout masks, so R also penalises changes
+due to dropout.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 class Smoothness:
     """The term ``lambda R``; the mean of its cosines since the last evaluation goes into the curve.
 
-    The inputs must be run from their embeddings on: with a cached prefix nothing would be perturbed, which is an error.
+    The model must run its embeddings: with a cached prefix nothing would be perturbed, which raises a RuntimeError.
     """
 
     passes = 5
@@ -48,7 +48,7 @@ class Smoothness:
         self._cosines = torch.zeros(2)
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
-        """``lambda R`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
+        """``lambda R`` of the piece's rows, whose ``outputs`` (B, k) the model has just computed."""
         run, divergence = self._run, self._run.divergence(piece.task)
         embeddings = [encoder.get_submodule("embeddings") for encoder in run.encoders(piece.task)]
         with ExitStack() as hooks:
@@ -94,9 +94,9 @@ def _noise(states: Tensor) -> Tensor:
 
 
 def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, radius: float = 1.0) -> Tensor:
-    """delta (B, T, d) from the noise delta_0 and the gradient there, one norm a token; see above for both directions.
+    """delta (B, T, d) from the noise delta_0 and the gradient there, with one norm per token (see the module).
 
-    A token without gradient, such as padding, is left alone by ``gradient``.
+    ``gradient`` does not perturb a token without gradient, such as padding.
     """
     if direction == "reference":
         moved = start + STEP * gradient
@@ -111,7 +111,7 @@ def mean_cosine(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
 
     Args:
         mask: (B, T), 1 for a token and 0 for padding. A batch that is computed without padding has (1, N, d) instead:
-            its tokens come first, and what follows only fills N up.
+            its tokens come first, and the rest only fills it up.
     """
     cosines = F.cosine_similarity(one, other, dim=-1)
     if mask is None:
@@ -124,7 +124,7 @@ def mean_cosine(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
 
 @contextmanager
 def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
-    """Let ``embeddings`` put out ``e + delta_for(e)``, in fp32: 1e-5 beside 1 is nothing in bf16. Yields the deltas."""
+    """Make ``embeddings`` return ``e + delta_for(e)``, in fp32: bf16 would lose 1e-5 beside 1. Yields the deltas."""
     added: list[Tensor] = []
 
     def add(_: nn.Module, __: Any, states: Tensor) -> Tensor:

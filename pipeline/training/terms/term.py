@@ -1,4 +1,4 @@
-"""Terms that a recipe may add to the loss: those that see a batch's outputs, and those that see the weights alone."""
+"""Terms that a recipe may add to the loss: some read a batch's outputs, others only the weights."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pipeline.training.objectives import loss_scale
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
-"""``forward(model, piece)``: the outputs (B, k) of a model, or of what stands for it, for a piece's rows."""
+"""``forward(model, piece)``: the outputs (B, k) of a model, or of its stand-in, for a piece's rows."""
 
 
 class Term(Companion, Protocol):
@@ -25,19 +25,19 @@ class Term(Companion, Protocol):
     passes: int  # what it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
-        """The mean over the piece's rows, which the model has just given ``outputs`` (B, k) for."""
+        """The mean over the piece's rows, whose ``outputs`` (B, k) the model has just computed."""
 
 
 @dataclass(frozen=True)
 class Regularised:
-    """The training that terms are added to."""
+    """The training run that terms are added to."""
 
     recipe: Recipe
     model: nn.Module  # unwrapped, with the weights that training starts from
     forward: Forward  # as the loss runs the model
-    divergence: Callable[[str], Divergence]  # between outputs for a task, by its name as pieces have it
-    encoders: Callable[[str], Sequence[nn.Module]]  # what encodes the inputs of a task, one or two
-    pretrained: Collection[str] | None = None  # names in an encoder of what starts pretrained; None: all
+    divergence: Callable[[str], Divergence]  # between outputs for a task, by the name that pieces give it
+    encoders: Callable[[str], Sequence[nn.Module]]  # one or two encoders of a task's inputs
+    pretrained: Collection[str] | None = None  # names of the pretrained parameters in an encoder; None: all
     without_decay: Collection[str] = ()  # names of parameters whose neutral value is not zero
 
 
@@ -54,7 +54,7 @@ def class_divergence(one: Tensor, other: Tensor) -> Tensor:
 
     A single logit is the Bernoulli case ``(p - q)(z - y)`` with logistic p and q; its softmax would always be 1.
     Each of the two KL terms holds its target fixed, as in the authors' code, so the gradient for z is just ``p - q``
-    per row, and that for y its negative. Their code sums over a batch; a mean makes a weight mean the same everywhere.
+    per row, and that for y its negative. Their code sums over a batch; with a mean, a weight fits any batch size.
     """
     probabilities = (one.sigmoid(), other.sigmoid()) if one.shape[-1] == 1 else (one.softmax(-1), other.softmax(-1))
     apart = (probabilities[0] - probabilities[1]).detach()
@@ -62,5 +62,5 @@ def class_divergence(one: Tensor, other: Tensor) -> Tensor:
 
 
 def squared_error(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
-    """For scores and cosines, on the scale of the loss: ``weight`` is :func:`loss_scale`."""
+    """The divergence of scores and cosines, on the scale of the loss: ``weight`` is :func:`loss_scale`."""
     return weight * (one - other).square().sum(dim=-1).mean()
