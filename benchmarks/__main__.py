@@ -35,7 +35,7 @@ NAMES = (
 
 app = App(
     name="python -m benchmarks",
-    help="Measure speed and memory; peers run in turn in one process.",
+    help="Measure speed and memory; the peers of a comparison take turns in one process.",
     version_flags=(),
     help_format="plaintext",
 )
@@ -58,17 +58,17 @@ def bench(
     ----------
     names
         stage_one, fusion_block, stage_two, growth, data, jobs, nodes, store, stores, studies, ledgers, choosing,
-        prediction, serve, many_models, adapter_drop, full_tuning, regularised, gpu; all without names.
+        prediction, serve, many_models, adapter_drop, full_tuning, regularised, gpu; by default all.
     quick
-        Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
+        Tiny sizes, to check that the benchmarks run; the numbers mean nothing.
     output
         Folder of the JSON files.
     repeats
-        Measured rounds after one to warm up; medians are reported.
+        Measured rounds after a warm-up round; medians are reported.
     backbone
-        Folder of an encoder, instead of random weights of MiniLM's shape.
+        Folder of an encoder; by default random weights of MiniLM's shape.
     data
-        Folder with sst/train, instead of generated rows of the same lengths; needs --backbone.
+        Folder with sst/train; by default generated rows of the same lengths; needs --backbone.
     requests
         Requests to the server (10,000; 200 with --quick).
     rows
@@ -83,7 +83,7 @@ def bench(
         raise SystemExit(f"--repeats {repeats}: give at least 1")
     if data is not None and backbone is None:
         raise SystemExit("--data needs --backbone: without a tokenizer real rows cannot be read")
-    process.set_up()  # as `python -m pipeline` does, and for both sides of a comparison alike
+    process.set_up()  # as `python -m pipeline` does, for both sides of a comparison
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from .setting import Setting
 

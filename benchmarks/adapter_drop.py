@@ -1,4 +1,4 @@
-"""What speed costs in score: fewer layers with adapters, and fewer adapters in a fusion."""
+"""What faster models cost in score: adapters in fewer layers, and fewer adapters in a fusion."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ from .setting import Setting
 from .timing import Row, interleave, per_second
 
 _EPOCHS = 3
-_TRAINED = 2  # A round trains a model a layer, some minutes; a run's speed is a mean over its steps already.
+_TRAINED = 2  # A round trains one model per layer, which takes minutes; a run's speed is already a mean over steps.
 _REAL_TASKS = ("sst", "quora", "sts")
 
 
@@ -35,16 +35,16 @@ def run(setting: Setting) -> Report:
     real = uses_real_rows(setting)
     rows = f"{limit} rows of {tasks[0]}" if real else f"Random weights, {limit} rows of the demo's task {tasks[0]}"
     notes = (
-        f"{rows}, {_EPOCHS} epochs, batch 32, bottleneck {setting.bottleneck}, fp32. Training is the steps of a whole"
-        " run, with the pass that keeps what the layers below the first adapter give; prediction is one pass over dev."
-        " Dev scores are of one seed" + ("." if real else ", and mean nothing with random weights."),
+        f"{rows}, {_EPOCHS} epochs, batch 32, bottleneck {setting.bottleneck}, fp32. Training: the steps of a whole"
+        " run, with the pass that caches the output of the layers below the first adapter. Prediction: one pass over"
+        " dev. Dev scores are of one seed" + ("." if real else ", and mean nothing with random weights."),
         "Medians (lowest to highest) of rounds in which the peers ran in turn.",
     )
     return Report(notes, (_dropped(setting, workspace, tasks[0], limit), _pruned(setting, workspace, tasks, limit)))
 
 
 def _dropped(setting: Setting, workspace: Workspace, task: str, limit: int) -> list[Row]:
-    """0, 1, ... bottom layers without an adapter: left out in training, or only when predicting."""
+    """0, 1, ... bottom layers without adapters: dropped in training, or only for prediction."""
     counts = range(workspace.backbone.layers)
 
     def train(count: int) -> Callable[[], float]:
@@ -69,7 +69,7 @@ def _dropped(setting: Setting, workspace: Workspace, task: str, limit: int) -> l
 
 
 def _pruned(setting: Setting, workspace: Workspace, tasks: list[str], limit: int) -> list[Row]:
-    """The fusion of all tasks' adapters, then those of fewer and fewer."""
+    """The fusion of all tasks' adapters, then pruned to fewer and fewer."""
     for task in tasks:
         _extract(setting, workspace, task, limit)
     recipe = Recipe.parse(
@@ -94,7 +94,7 @@ def _pruned(setting: Setting, workspace: Workspace, tasks: list[str], limit: int
 
 
 def _workspace(setting: Setting) -> tuple[Workspace, list[str]]:
-    """Where the tasks are, and their names, the target first: those given, or the demo's."""
+    """The workspace and the names of the tasks, target first: those given, or the demo's."""
     root = setting.scratch / "adapter-drop"
     if uses_real_rows(setting):
         assert setting.data is not None

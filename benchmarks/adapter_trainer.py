@@ -1,4 +1,4 @@
-"""One epoch of stage one with AdapterHub's own trainer."""
+"""One epoch of stage one with AdapterHub's trainer."""
 
 import time
 from typing import Any, Literal
@@ -24,7 +24,7 @@ Padding = Literal["128 tokens", "dynamic", "dynamic, group_by_length"]
 
 
 class _Clock(TrainerCallback):
-    """The time between the first batch's making and the last step's end; start-up is not training."""
+    """The time from making the first batch to the end of the last step, without start-up."""
 
     seconds = 0.0
 
@@ -41,7 +41,7 @@ def examples_per_second(run: TrainingRun, split: TokenisedSplit, padding: Paddin
     """The rate of one epoch's steps over ``split``, with the adapter, head, batch and learning rate of ``run``.
 
     Raises:
-        RuntimeError: AdapterHub trains something else than the adapter and a linear head.
+        RuntimeError: AdapterHub trains anything but the adapter and a linear head.
     """
     recipe, tokenizer = run.recipe, run.backbone.tokenizer.fast
     torch.manual_seed(0)
@@ -85,7 +85,7 @@ def examples_per_second(run: TrainingRun, split: TokenisedSplit, padding: Paddin
 
 
 def _check(model: Any, bottleneck: int, outputs: int) -> None:
-    """AdapterHub only logs that no adapter is active, and would train the head alone, fast."""
+    """Check that the adapter trains: if none is active, AdapterHub only logs it, and quickly trains the head alone."""
     if model.active_adapters is None or model.active_adapters.flatten() != {"task"}:
         raise RuntimeError(f"the adapter is not active: {model.active_adapters}")
     config = model.config

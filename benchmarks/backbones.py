@@ -1,4 +1,4 @@
-"""Backbones of real shapes with random weights: speed does not depend on what the weights say."""
+"""Backbones of real shapes with random weights: speed does not depend on the values of weights."""
 
 import shutil
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ NANO = Shape(32, 2, 2, VOCABULARY)
 
 
 def backbone_folder(setting: Setting, shape: Shape) -> Path:
-    """A folder as ``--backbone`` takes it, written when it is first asked for."""
+    """A folder for ``--backbone``, written on first use."""
     folder = setting.scratch / f"bert-{shape.width}-{shape.layers}"
     if not folder.is_dir():
         torch.manual_seed(0)
         BertModel(shape.config(), add_pooling_layer=False).save_pretrained(folder)
-        # Nothing is tokenised with it, but a backbone has one.
+        # Nothing is tokenised, but a backbone needs a tokenizer.
         vocabulary = folder / "vocab.txt"
         vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", encoding="utf-8")
         BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)
@@ -66,7 +66,7 @@ def given_or_minilm(setting: Setting) -> Path:
 
 
 def describe(setting: Setting) -> str:
-    """What :func:`given_or_minilm` and :func:`sst_rows` give, for a report's notes."""
+    """Describes the results of :func:`given_or_minilm` and :func:`sst_rows` in a report's notes."""
     shape = "a nano shape" if setting.quick else "MiniLM-L6-H384's shape"
     weights = f"backbone {setting.backbone.name}" if setting.backbone else f"random weights of {shape}"
     rows = "SST rows" if setting.backbone and setting.data else "generated rows of SST's lengths"

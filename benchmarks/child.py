@@ -1,4 +1,4 @@
-"""A step in a process of its own: the processor's seconds and the memory that it took, and nothing else did."""
+"""Measure a step in a separate process: the CPU seconds and the memory that it alone took."""
 
 import importlib
 import json
@@ -19,12 +19,12 @@ Step = Callable[[], object]
 def measured(
     setting: Setting, prepare: Callable[..., Mapping[str, Step]], *arguments: object, **environment: str
 ) -> dict[str, float]:
-    """``<step>, s`` and ``<step>, MB`` of each step that ``prepare`` of ``arguments`` returns, in a new process.
+    """``<step>, s`` and ``<step>, MB`` of each step that ``prepare(*arguments)`` returns, in a new process.
 
-    Quick benchmarks, whose numbers mean nothing, stay in this one.
+    Quick benchmarks, whose numbers mean nothing, run in this one.
 
-    Seconds of the processor. MB (2^20 bytes) of the process's own memory, the most that was seen during the step beyond
-    what there was before the first one; of mapped files, none. What ``prepare`` itself does is not counted.
+    CPU seconds, and the peak of anonymous memory during the step in MB (2^20 bytes), beyond what was in use before the
+    first step; mapped files do not count. What ``prepare`` itself does is not measured.
     """
     if setting.quick:
         return _of(prepare(*map(str, arguments)))
@@ -36,7 +36,7 @@ def measured(
 
 
 class _Memory:
-    """The most memory of its own that this process had, in MB, seen 20 times a second while the block runs."""
+    """The peak of this process's anonymous memory in MB, sampled 20 times a second while the block runs."""
 
     def __init__(self) -> None:
         self.most = self.now()

@@ -1,4 +1,4 @@
-"""``fuse --sources best:8`` in a store of many adapters: bottlenecks probed for all, the best run whole."""
+"""``fuse --sources best:8`` in a store of many adapters: all are probed at their bottlenecks, the best run whole."""
 
 from pathlib import Path
 
@@ -31,8 +31,8 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"Seconds to choose {_CHOSEN} adapters of width {setting.bottleneck}: d = {shape.width}, {shape.layers}"
-            f" layers, random weights; {rows} rows of the lengths of QQP's pairs, the precision that is faster here.",
-            f"Of more than {WHOLE} adapters, all are probed at their bottlenecks and {WHOLE} are run whole.",
+            f" layers, random weights; {rows} rows as long as QQP's pairs, in the precision that is faster here.",
+            f"If there are more than {WHOLE} adapters, all are probed at their bottlenecks and {WHOLE} are run whole.",
             "Medians (lowest to highest).",
         ),
         ([_row(setting, backbone_folder(setting, shape), rows, count) for count in sizes],),
@@ -52,7 +52,7 @@ def _row(setting: Setting, folder: Path, size: int, count: int) -> Row:
 
 
 def _write_adapters(backbone: Backbone, root: Path, bottleneck: int, count: int) -> list[Artifact]:
-    """Adapters with random weights, each of a task of its own."""
+    """Adapters with random weights, each for a different task."""
     recipe = Recipe(trainable="adapter", bottleneck=bottleneck, encoding="cross")
     root.mkdir()
     encoder = backbone.load()

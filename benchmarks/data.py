@@ -1,4 +1,4 @@
-"""Data of many rows: memory and time of reading them, tokenising them and drawing an epoch's batches."""
+"""Large data: the memory and time to read and tokenise rows and to draw an epoch's batches."""
 
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,10 @@ def run(setting: Setting) -> Report:
     sizes = [500] if setting.quick else [setting.rows] if setting.rows else [10_000, 100_000, 1_000_000]
     return Report(
         (
-            f"Texts of {_WORDS[0]} to {_WORDS[1] - 1} words, batches of {_BATCH}; a process of its own for each line."
-            " Read: also hashed, and looked for in dev. Cached: the tokens are found in the cache. Batches: all of an"
-            " epoch are drawn. Seconds of the processor; MB of the process's own memory beyond what libraries and"
-            " tokenizer take, the most that was seen; pages of mapped files, which the system takes back when it needs"
-            " room, are not in it.",
+            f"Texts of {_WORDS[0]} to {_WORDS[1] - 1} words, batches of {_BATCH}; a separate process for each line."
+            " Read: also hashed, and checked against dev. Cached: the tokens come from the cache. Batches: all of an"
+            " epoch are drawn. CPU seconds; MB of peak anonymous memory beyond what libraries and tokenizer take,"
+            " without mapped files, whose pages the system can reclaim.",
         ),
         (
             [

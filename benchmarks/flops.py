@@ -1,4 +1,4 @@
-"""Count the floating-point operations that run."""
+"""Count the floating-point operations of matrix products and attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 def flop_of(call: Callable[[], object]) -> int:
-    """What a ``call`` costs, by :class:`FlopCounter`."""
+    """The FLOP of a ``call``, by :class:`FlopCounter`."""
     with FlopCounter() as counter:
         call()
     return counter.total
@@ -17,7 +17,7 @@ def flop_of(call: Callable[[], object]) -> int:
 class FlopCounter(TorchDispatchMode):
     """Adds up the FLOP of matrix products and attention, backward included, by PyTorch's formulas.
 
-    PyTorch's own ``FlopCounterMode`` also hooks every module, and fails on one that is called inside a hand-written
+    PyTorch's ``FlopCounterMode`` also hooks every module, and fails on one that is called inside a hand-written
     ``autograd.Function``, as fusion's activations are.
     """
 

@@ -1,4 +1,4 @@
-"""What the training loop costs: full fine-tuning through ``fit`` against the shortest loop that does the same work."""
+"""The cost of the training loop: full fine-tuning with ``fit`` against the shortest loop that does the same work."""
 
 import time
 from pathlib import Path
@@ -38,9 +38,9 @@ def run(setting: Setting) -> Report:
     ]
     return Report(
         (
-            f"{describe(setting)}: {len(rows)} rows, batch {tuning.recipe.batch_size}, the same batches,"
+            f"{describe(setting)}: {len(rows)} rows, batch {tuning.recipe.batch_size}, the same batches for both,"
             " ours without padding where that is faster, else in micro-batches; fused AdamW, clipping, linear schedule,"
-            " one epoch, fp32; training steps alone.",
+            " one epoch, fp32; only training steps are timed.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),
@@ -48,7 +48,7 @@ def run(setting: Setting) -> Report:
 
 
 def minimal_epoch(backbone: Path, rows: TokenisedSplit, recipe: Recipe, outputs: int, device: str) -> float:
-    """Examples a second of an epoch, with nothing around the steps: no checks, progress or checkpoints."""
+    """Examples per second over an epoch of bare steps: no checks, progress or checkpoints."""
     assert recipe.learning_rate is not None and rows.labels is not None
     torch.manual_seed(0)
     model = PlainClassifier(load_encoder(backbone), outputs, recipe.head_dropout).to(device).train()

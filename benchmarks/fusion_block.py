@@ -1,4 +1,4 @@
-"""One fusion site, forward and backward: AdapterHub's ``Fuse`` against this project's computation of it."""
+"""One fusion site, forward and backward: AdapterHub's ``Fuse`` against this project's implementation."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def run(setting: Setting) -> Report:
     tokens = batch[0] * batch[1]
     return Report(
         (
-            f"The FFN's site of one layer, {tokens:,} tokens, fp32, Houlsby adapters of bottleneck {setting.bottleneck}"
-            " frozen, dropout on, forward and backward to the fusion's weights and the site's inputs; MB kept for the"
-            " backward pass.",
+            f"The FFN's site of one layer, {tokens:,} tokens, fp32, frozen Houlsby adapters of bottleneck"
+            f" {setting.bottleneck}, dropout on, forward and backward to the fusion's weights and the site's inputs; MB"
+            " kept for the backward pass.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),
@@ -84,5 +84,5 @@ def _forward(model: BertModel, shape: tuple[int, int, int], device: str) -> Call
 
 
 def _backward(forward: Callable[[], Tensor], gradient: Tensor) -> Callable[[], None]:
-    # Gradients add up over the calls, as they do in training between two steps.
+    # Gradients accumulate over calls, as in training between two steps.
     return lambda: forward().backward(gradient)

@@ -1,4 +1,4 @@
-"""On a GPU: how much of its matrix units training uses, and what an epoch over Quora takes; BERT-base, bf16."""
+"""On a GPU: how well training uses its matrix units, and how long an epoch over Quora takes; BERT-base, bf16."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.settings.rows import Method
 
 EPOCH_ROWS = 283_010
-"""Training pairs of Quora Question Pairs in the split of Xu (2024)."""
+"""Training pairs in Xu's (2024) split of Quora Question Pairs."""
 _KINDS: tuple[Method, ...] = ("full", "adapter", "fusion")
 
 
@@ -40,11 +40,11 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"{'Nano' if setting.quick else 'BERT-base'} shape, random weights, bf16 autocast, through the training"
-            f" loop; adapters of bottleneck {setting.bottleneck}, fusion of four. FLOP as PyTorch counts those"
-            f" that ran; ceiling: {ceiling.median / 1e12:.0f} TFLOP/s in a bf16 product of large square matrices.",
+            f" loop; adapters of bottleneck {setting.bottleneck}, fusion of four. FLOP that ran, as PyTorch"
+            f" counts them; ceiling: {ceiling.median / 1e12:.0f} TFLOP/s in a bf16 product of large square matrices.",
             f"First table: {batches} steps on inputs of 128 tokens. Second: generated pairs of Quora's lengths, one"
-            f" input a pair; {share:.2%} of an epoch of {EPOCH_ROWS:,} pairs was run, and the epoch's time is its time"
-            " divided by that share.",
+            f" input per pair; {share:.2%} of an epoch of {EPOCH_ROWS:,} pairs ran, from which the epoch's time is"
+            " extrapolated.",
             "Medians (lowest to highest) of rounds in which the methods ran in turn.",
         ),
         (fixed, epoch),
@@ -52,7 +52,7 @@ def run(setting: Setting) -> Report:
 
 
 def matmul_flops(size: int, repeats: int) -> Sample:
-    """FLOP/s of ``size`` x ``size`` products in bf16: what a program made of nothing else reaches."""
+    """FLOP/s of ``size`` x ``size`` products in bf16: the most that a program can reach."""
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     many = 50
 

@@ -1,4 +1,4 @@
-"""How a step of stage two grows with adapters, length and rows, and a study's planning with its runs."""
+"""How the cost of a step of stage two grows with adapters, length and rows, and that of planning a study with runs."""
 
 import time
 
@@ -29,10 +29,10 @@ def run(setting: Setting) -> Report:
             f"d = {NANO.width if setting.quick else MINILM.width}, random weights, fp32; the first table with {rows}"
             f" inputs of {tokens} tokens, the second with {rows} inputs, the third with {tokens} tokens. MB kept"
             " for the backward pass.",
-            f"The fourth table is of a model of d = {wide.width}, {wide.layers} layers, {many[0]} inputs of {many[1]}"
-            " tokens, all its rows measured in turn.",
-            "The fifth is of more adapters, as the first, in seconds of the processor.",
-            "The last is of planning: data and recipes read and checked, every run looked up in an empty ledger.",
+            f"The fourth table: a model of d = {wide.width}, {wide.layers} layers, {many[0]} inputs of {many[1]}"
+            " tokens; all its rows ran in turn.",
+            "The fifth: more adapters, otherwise as in the first, in CPU seconds.",
+            "The last: planning, which reads and checks data and recipes and looks up every run in an empty ledger.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
         (
@@ -98,7 +98,7 @@ def _by_adapters(setting: Setting, count: int, rows: int, tokens: int) -> Row:
 
 
 def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
-    """``compare --dry-run`` of the demo's tasks with ever more seeds."""
+    """``compare --dry-run`` of the demo's tasks with more and more seeds."""
     data = setting.scratch / "growth-data"
     tasks = write_tasks(data)
     folder = str(backbone_folder(setting, NANO))
@@ -110,7 +110,7 @@ def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
         study = parse_study(values | sizes, "growth")
 
         def plan(study: Study = study) -> int:
-            # A workspace of its own each time: nothing is remembered from the round before.
+            # A new workspace each time, so that nothing is cached from the round before.
             places = Workspace(folder, data, setting.scratch / "growth-store", setting.scratch / "growth-reports")
             return dry_run(study, places).total.runs
 

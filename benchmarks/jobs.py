@@ -1,4 +1,4 @@
-"""A study in one process with a thread for each core, against as many processes with one thread each."""
+"""A study in one process with a thread per core, against one process per core with one thread each."""
 
 from pipeline.system.process import cores
 
@@ -18,7 +18,7 @@ def run(setting: Setting) -> Report:
     jobs = min(max(2, cores()), runs)
     return Report(
         (
-            f"{runs} runs of 2 epochs on {limit} rows; seconds of the whole command, start and report included: in one"
+            f"{runs} runs of 2 epochs on {limit} rows; seconds of the whole command, with start and report: in one"
             f" process with {jobs} threads, and in {jobs} processes (--jobs {jobs}) with one thread each, on {cores()}"
             " cores.",
             "Medians (lowest to highest); peers of a row ran in turn.",

@@ -1,4 +1,4 @@
-"""Ledgers of up to 100,000 finished runs: time and memory to list them, to look up a study's and to report it."""
+"""Ledgers of up to 100,000 finished runs: time and memory to list all, and to look up and report a study's."""
 
 import json
 import shutil
@@ -34,10 +34,9 @@ def run(setting: Setting) -> Report:
     table = [_row(setting, reports, result, data, backbone, count) for count in ([20] if setting.quick else _SIZES)]
     return Report(
         (
-            f"A study of {len(result.entries)} runs in a ledger with so many others on the same backbone. List: runs"
+            f"A study of {len(result.entries)} runs in a ledger with this many others on the same backbone. List: runs"
             " list. Plan: compare --dry-run, which finds all runs of the study. Report: its tables, figures and page.",
-            "Seconds of the processor, MB of memory beyond what the libraries take, the most that was seen. Each step"
-            " is a process.",
+            "CPU seconds, and MB of peak memory beyond what the libraries take. Each step runs in its own process.",
         ),
         (table,),
     )
@@ -80,7 +79,7 @@ def reporting(reports: str, _data: str, _backbone: str) -> dict[str, Step]:
 
 
 def _fill(ledger: Ledger, like: str, count: int) -> None:
-    """Copies of a run under other names, until there are ``count`` of them."""
+    """Copy a run under other names until there are ``count`` copies."""
     record = json.loads((ledger.folder(like) / "run.json").read_text(encoding="utf-8"))
     for number in range(count):
         name = sha256_text(f"copy {number}")[:12]

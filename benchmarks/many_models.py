@@ -1,4 +1,4 @@
-"""A server's shelf of 1,000 adapters, one a task, of which 20 are asked: memory, the start, hot and cold answers."""
+"""A server of 1,000 adapters, one per task, of which 20 get requests: memory, start-up, hot and cold answers."""
 
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def run(setting: Setting) -> Report:
         (
             f"Adapters of width {setting.bottleneck}, d = {_SHAPE.width}, {_SHAPE.layers} layers; in memory:"
             f" --max-models. Hot: {_ANSWERS} answers of each of {_HOT} adapters, in turn. Cold: the first answers of"
-            f" {_HOT} others, which are not in memory where there are more. Seconds of the processor; MB of memory"
-            " beyond what the libraries take.",
+            f" {_HOT} others, which are not in memory if it does not hold all. CPU seconds; MB of memory beyond what"
+            " the libraries take.",
         ),
         (rows,),
     )

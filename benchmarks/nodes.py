@@ -1,4 +1,4 @@
-"""A study on a Ray cluster of one node, and of two, with a core each; and in one process without Ray."""
+"""A study on Ray clusters of one and of two nodes, with one core per node, and in one process without Ray."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +36,8 @@ def run(setting: Setting) -> Report:
     ]
     return Report(
         (
-            f"{study.runs} runs of 2 epochs on {study.limit} rows, a core and a thread each; seconds of the whole"
-            " command, its start and the report included. Both nodes are on this machine, so they share its memory.",
+            f"{study.runs} runs of 2 epochs on {study.limit} rows, one core and thread each; seconds of the whole"
+            " command, with start and report. Both nodes are on this machine, so they share its memory.",
             "Medians (lowest to highest); peers ran in turn.",
         ),
         (table,),
@@ -46,7 +46,7 @@ def run(setting: Setting) -> Report:
 
 @contextmanager
 def _cluster(nodes: int) -> Iterator[str]:
-    """The address of a Ray cluster of so many nodes with a core each, all on this machine."""
+    """The address of a Ray cluster of ``nodes`` nodes with one core each, all on this machine."""
     from ray.cluster_utils import Cluster
 
     room = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

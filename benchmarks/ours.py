@@ -1,4 +1,4 @@
-"""This project's side of a comparison, built and trained by the code that real runs go through."""
+"""This project's side of a comparison, built and trained by the code of real runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def make_run(
     setting: Setting, kind: Method, backbone: Path, *, task: str = "sst", adapters: int = 0, **recipe: Any
 ) -> TrainingRun:
-    """A run as the command line makes it, over ``adapters`` random ones if it is a fusion; see Recipe for the rest."""
+    """A run as the command line makes it; a fusion is over ``adapters`` random adapters. See Recipe for the rest."""
     workspace = Workspace(str(backbone), setting.data, setting.scratch / "store" / backbone.name, setting.scratch)
     values = {"trainable": kind, "bottleneck": setting.bottleneck, "precision": "fp32", **recipe}
     sources = random_adapters(setting, workspace.backbone, workspace.store, adapters)
@@ -45,12 +45,12 @@ def make_run(
 
 
 def random_adapters(setting: Setting, backbone: Backbone, store: Store, count: int) -> tuple[Artifact, ...]:
-    """The first ``count`` of this store's untrained Houlsby adapters, made where they are missing."""
+    """The first ``count`` untrained Houlsby adapters of this store; missing ones are created."""
     return tuple(random_adapter(setting, backbone, store, source_task(number), number) for number in range(count))
 
 
 def source_task(number: int) -> Task:
-    """What the adapter of that number stands for: a task of one text and five classes, like SST."""
+    """The task of adapter ``number``: one text and five classes, like SST."""
     name, classes = f"source{number}", tuple("abcde")
     return Task(name=name, kind="classes", text=("sentence",), label="label", classes=classes, metric="accuracy")
 
@@ -58,7 +58,7 @@ def source_task(number: int) -> Task:
 def random_adapter(
     setting: Setting, backbone: Backbone, store: Store, task: Task, number: int, dev: float = 0.0
 ) -> Artifact:
-    """An untrained Houlsby adapter with the weights and the run of ``number``, made where it is missing."""
+    """The untrained Houlsby adapter ``number``, with a fixed run name and weights; created if missing."""
     run = f"{number:012x}"
     if (found := store.find(run)) is not None:
         return found
@@ -93,7 +93,7 @@ def random_adapter(
 
 
 def build(run: TrainingRun) -> Built:
-    """The model of a run, fresh."""
+    """A fresh model for a run."""
     return build_for_training(run.request, run.parts, run.backbone, run.workspace.ledger)
 
 
@@ -105,7 +105,7 @@ def loss_of(run: TrainingRun) -> Any:
 
 
 def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
-    """One epoch of a fresh model through the real loop; nothing is evaluated."""
+    """Train a fresh model for one epoch with the real loop, without evaluation."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)
     most_padding = built.model.of(run.task.name).most_padding(accelerator.device, recipe.precision)
@@ -134,5 +134,5 @@ def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
 
 
 def source_folders(run: TrainingRun) -> dict[str, Path]:
-    """The adapters a fusion is over, by name, as AdapterHub loads them."""
+    """The folders of a fusion's adapters, by name, for AdapterHub to load."""
     return {artifact.manifest.task: artifact.folder for artifact in run.request.adapters}

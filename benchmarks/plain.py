@@ -1,4 +1,4 @@
-"""The other side of a comparison: transformers and AdapterHub as their manuals use them, without this project."""
+"""The other side of a comparison: transformers and AdapterHub as in their manuals, without this project."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ def load_encoder(folder: Path) -> BertModel:
 
 
 def load_fusion(folder: Path, sources: Mapping[str, Path]) -> BertModel:
-    """An encoder with stock fusion over the adapters in ``sources``, ready to be trained."""
+    """An encoder with stock fusion over the adapters in ``sources``, ready to train."""
     encoder = load_encoder(folder)
     adapters.init(encoder)
     for name, source in sources.items():

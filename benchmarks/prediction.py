@@ -1,4 +1,4 @@
-"""Predictions of N tasks: their adapters in one forward pass against a pass for each."""
+"""Predictions for N tasks: all adapters in one forward pass, against one pass per adapter."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,9 +24,9 @@ def run(setting: Setting) -> Report:
     table = [_row(setting, count, size, dropped) for dropped in (False, True) for count in counts]
     return Report(
         (
-            f"{describe(setting)}: {size} rows in batches of 64 of like length, fp32; Houlsby adapters of bottleneck"
-            f" {setting.bottleneck}. A row counts once, whatever the number of its predictions. Below the first adapter"
-            " one pass computes everything once: the more layers have none, the more it saves.",
+            f"{describe(setting)}: {size} rows in batches of 64 of similar length, fp32; Houlsby adapters of bottleneck"
+            f" {setting.bottleneck}. A row counts once, however many predictions it has. One pass computes the layers"
+            " below the first adapter once: the more layers have no adapter, the more it saves.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),
@@ -34,7 +34,7 @@ def run(setting: Setting) -> Report:
 
 
 def _row(setting: Setting, count: int, size: int, drop_half: bool) -> Row:
-    # Only for its adapters: nothing is fused.
+    # The run only provides adapters: nothing is fused.
     run = make_run(setting, "fusion", given_or_minilm(setting), adapters=count, fusion="standard")
     rows, backbone = sst_rows(run, setting, size), run.backbone
     dropped = tuple(range(backbone.layers // 2)) if drop_half else ()

@@ -1,4 +1,4 @@
-"""What SMART and the proximal point cost: a training step with them beside the plain step."""
+"""The cost of SMART and the proximal point: a training step with them against the plain step."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ TERMS: dict[str, dict[str, Any]] = {
     "both": {"smart": 1.0, "bregman": 1.0},
 }
 
-_CALLS = 5  # of half a second each: one alone says as much about the machine as about the step
+_CALLS = 5  # A call takes half a second: a single one measures the machine as much as the step.
 
 
 def run(setting: Setting) -> Report:
@@ -37,9 +37,9 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"Forward, backward and AdamW step on {rows} inputs of {tokens} tokens, fp32; random weights. SMART"
-            " runs two more forward passes and, to find its direction, one backward pass to the embeddings; the"
-            " proximal point one forward pass of its teacher, and the teacher's update. FLOP are those of matrix"
-            " products; MB are kept for the backward pass when the loss is there.",
+            " adds two forward passes and, to find its direction, one backward pass to the embeddings; the proximal"
+            " point adds a forward pass of its teacher and the teacher's update. FLOP of matrix products; MB kept for"
+            " the backward pass once the loss is computed.",
             f"Medians (lowest to highest) of rounds in which the peers ran in turn, {_CALLS} steps each.",
         ),
         tuple(_table(setting, backbone, trainable, rows, tokens) for trainable in ("full", "adapter")),
@@ -65,7 +65,7 @@ def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: 
 
 
 def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> Step:
-    """A step of one task's training with the terms of the run's recipe, as :class:`TrainingRun` and ``fit`` make it."""
+    """A training step on one task with the terms of the run's recipe, as in :class:`TrainingRun` and ``fit``."""
     model, objective = build(run).model.of(run.task.name).to(device).train(), objective_of(run.task, run.recipe)
     split = generated_split(np.full(rows, tokens), run.task.outputs)
     batch: Batch = collate(split, np.arange(rows), run.backbone.tokenizer.pad_token_id)

@@ -1,4 +1,4 @@
-"""Report: a benchmark's table, on the screen and as JSON with all that is needed to repeat it."""
+"""Report: a benchmark's tables, on the screen and as JSON with everything needed to repeat it."""
 
 import shlex
 import sys
@@ -18,7 +18,7 @@ from .timing import Rows, Sample
 
 @dataclass(frozen=True)
 class Report:
-    """Rows of one or more tables with the same columns each, and what a reader must know of them."""
+    """One or more tables, whose rows each have the same columns, and notes for the reader."""
 
     notes: tuple[str, ...]
     tables: tuple[Rows, ...] = ()
@@ -27,7 +27,7 @@ class Report:
         return "\n\n".join([*map(_table, self.tables), *self.notes])
 
     def write(self, file: Path, name: str, setting: Setting) -> None:
-        """Write the report with every single measurement, and hardware, versions, commit, date and command."""
+        """Write the report with every measurement, and hardware, versions, commit, date and command."""
         make_folder(file.parent)
         write_json(
             file,
@@ -61,7 +61,7 @@ def _cell(value: Any) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three figures where there are so many, and no exponent."""
+    """A format with three significant digits, or all before the point, and no exponent."""
     return ",.0f" if abs(value) >= 100 else ".1f" if abs(value) >= 10 else ".2f" if abs(value) >= 1 else ".3f"
 
 

@@ -1,4 +1,4 @@
-"""Rows to train on: real ones, or random tokens with the lengths of real ones."""
+"""Rows to train on: real ones, or random tokens with real lengths."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,13 @@ from pipeline.runs.training_run import TrainingRun
 
 from .setting import Setting
 
-# Rows of the training splits by length in uncased WordPiece tokens, special ones included, cut at 128. "edges" are the
-# longest of each bin; pairs are one input.
+# Number of training rows by length in uncased WordPiece tokens, with special ones, truncated to 128. "edges" are the
+# largest length of each bin; a pair is one input.
 _HISTOGRAMS = json.loads(Path(__file__).with_name("lengths.json").read_text(encoding="utf-8"))
 
 
 def real_lengths(name: str, count: int, seed: int = 0) -> np.ndarray:
-    """``count`` lengths in tokens, drawn as they are distributed in the training rows of ``name``."""
+    """``count`` lengths in tokens, drawn from the distribution of the training rows of ``name``."""
     generator = np.random.default_rng(seed)
     edges, counts = np.array(_HISTOGRAMS["edges"]), np.array(_HISTOGRAMS[name])
     bins = generator.choice(len(edges), size=count, p=counts / counts.sum())
@@ -24,7 +24,7 @@ def real_lengths(name: str, count: int, seed: int = 0) -> np.ndarray:
     return generator.integers(shortest[bins], edges[bins], endpoint=True)
 
 
-# Tokens are drawn from as many; every backbone here has them.
+# Tokens are drawn from this many, which every backbone here has.
 VOCABULARY = 1000
 
 
@@ -41,7 +41,7 @@ def generated_split(lengths: np.ndarray, classes: int, seed: int = 0) -> Tokenis
 
 
 def sst_rows(run: TrainingRun, setting: Setting, count: int) -> TokenisedSplit:
-    """``count`` training rows of SST: real where backbone and data are given, since tokens need the tokenizer."""
+    """``count`` training rows of SST: real if backbone (for its tokenizer) and data are given, else generated."""
     if not uses_real_rows(setting):
         return generated_split(real_lengths("sst", count), run.task.outputs)
     rows = run.workspace.splits.of(run.task, count, 0).train

@@ -1,4 +1,4 @@
-"""The server under load, while a better adapter is swapped in, against calling the model in a loop."""
+"""The server under load while a better adapter is swapped in, against calling the model in a loop."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ from .timing import Row, Sample, ratio
 CLIENTS = 64
 _TEXTS, _LOOP = 500, 100
 _TOLERANCE = 1e-4
-"""So far may a probability be off: the padding depends on what else is in a batch."""
+"""How far a probability may be off: padding depends on the rest of a batch."""
 
 
 @dataclass
 class Found:
-    """What the clients saw."""
+    """What the clients observed."""
 
     seconds: list[float] = field(default_factory=list)
     lost: int = 0
@@ -50,7 +50,7 @@ def run(setting: Setting) -> Report:
     texts = _texts(backbone.tokenizer.fast.get_vocab())
     models = {f"{task.name}@{each.manifest.run}": load(each.folder, precision="fp32") for each in artifacts}
     expected = {name: [dict(each.probabilities) for each in model.predict(texts)] for name, model in models.items()}
-    # The better one appears when half of the requests are answered.
+    # The better adapter appears after half of the requests.
     better = setting.scratch / "better"
     artifacts[1].folder.rename(better)
     found, model = Found(), models[f"{task.name}@{artifacts[1].manifest.run}"]
@@ -78,10 +78,10 @@ def run(setting: Setting) -> Report:
     }
     return Report(
         (
-            f"{describe(setting)}: one text a request, {CLIENTS} clients, an adapter, fp32. The clients share"
-            " the cores with the server. Wrong: a probability more than 1e-4 from what predict gives with the model"
-            " that the answer names.",
-            "In a loop: predict called with one text after the other, while the server rests; in turn with it, in"
+            f"{describe(setting)}: one text per request, {CLIENTS} clients, one adapter, fp32. The clients share"
+            " the cores with the server. Wrong: a probability differs by more than 1e-4 from that of predict with the"
+            " model that the answer names.",
+            "In a loop: predict called on one text at a time while the server is idle. Both took turns in"
             f" {len(served)} rounds: median (lowest to highest).",
         ),
         ([row],),
@@ -96,7 +96,7 @@ def _texts(vocabulary: Mapping[str, int]) -> list[str]:
 
 @contextmanager
 def _server(store: Path) -> Iterator[str]:
-    """The address of ``serve`` in a process of its own."""
+    """The address of ``serve``, running in another process."""
     command = ["serve", "--store", str(store), "--port", "0", "--precision", "fp32", "--poll", "0.2"]
     with subprocess.Popen([sys.executable, "-m", "pipeline", *command], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -114,7 +114,7 @@ async def _load(
     found: Found,
     before: Mapping[int, Callable[[], object]],
 ) -> float:
-    """Seconds for ``requests``, by number, from 64 clients at once; ``before`` some of them something is done."""
+    """Seconds for the numbered ``requests`` from all clients at once; ``before[number]()`` runs before that request."""
     url, numbers = urlsplit(address), iter(requests)
 
     async def client() -> None:
@@ -142,7 +142,7 @@ async def _load(
 
 
 def _in_a_loop(model: Model, texts: Sequence[str]) -> float:
-    """Texts a second, one call each."""
+    """Texts per second with one call per text."""
     started = time.perf_counter()
     for text in texts:
         model.predict([text])
@@ -150,7 +150,7 @@ def _in_a_loop(model: Model, texts: Sequence[str]) -> float:
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str) -> tuple[str, list[Any]]:
-    """The model and the answer for one text; a ValueError for another status than 200."""
+    """The model and the answer for one text; raises a ValueError if the status is not 200."""
     body = json.dumps({"inputs": text, "truncate": True}).encode()
     writer.write(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()

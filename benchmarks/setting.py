@@ -1,4 +1,4 @@
-"""Setting: what all benchmarks of one command share."""
+"""Setting: what all benchmarks of a command share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Setting:
-    """The command's options, and a scratch folder that lives as long as it does."""
+    """The command's options, and a scratch folder that is deleted at its end."""
 
     scratch: Path
     quick: bool

@@ -1,4 +1,4 @@
-"""Stage one, examples a second: this project's loop against AdapterHub's trainer in its three settings."""
+"""Stage one, examples per second: this project's loop against AdapterHub's trainer with three kinds of padding."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def run(setting: Setting) -> Report:
         make_run(setting, "adapter", backbone, batch_size=batch_size, pooling=pooling) for pooling in ("cls", "mean")
     )
     rows = sst_rows(stage_one, setting, 16 if setting.quick else 640)
-    # Padding to 128 tokens costs the same at each step, so that fewer steps show it.
+    # Padded to 128 tokens, every step costs the same, so few steps are enough.
     few = _first(rows, 8 if setting.quick else 160)
 
     def trainer(padding: Padding, split: TokenisedSplit) -> Callable[[], float]:
@@ -45,7 +45,7 @@ def run(setting: Setting) -> Report:
         (
             f"Houlsby adapter of bottleneck {stage_one.recipe.bottleneck.width} and a linear head of five outputs,"
             f" {describe(setting)}: {len(rows)} rows ({len(few)} where padded to 128), batch"
-            f" {stage_one.recipe.batch_size}, one epoch, fp32; training steps alone.",
+            f" {stage_one.recipe.batch_size}, one epoch, fp32; only training steps are timed.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),

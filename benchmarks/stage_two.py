@@ -1,4 +1,4 @@
-"""Stage two on a whole BERT, a training step: AdapterHub's fusion against this project's."""
+"""A training step of stage two on a whole BERT: AdapterHub's fusion against this project's."""
 
 from .backbones import FOUR_OF_BERT_BASE, MINILM, NANO, Shape, backbone_folder
 from .report import Report
@@ -13,7 +13,7 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"Forward, backward and AdamW step on {rows} inputs of {tokens} tokens, fp32, Houlsby adapters of"
-            f" bottleneck {setting.bottleneck} at two sites a layer; random weights. MB kept for the backward pass.",
+            f" bottleneck {setting.bottleneck} at two sites per layer; random weights. MB kept for the backward pass.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         ([_row(setting, shape, count, rows, tokens) for shape in shapes for count in counts],),

@@ -1,4 +1,4 @@
-"""A training step of a whole model on one batch, of this project and of AdapterHub."""
+"""A training step of a whole model on one batch, with this project or with AdapterHub."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from .setting import Setting
 
 @dataclass(frozen=True)
 class Step:
-    """Forward, backward and optimiser step on a batch that stays the same."""
+    """Forward, backward and optimiser step, always on the same batch."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
@@ -37,7 +37,7 @@ class Step:
         self.after()
 
     def saved_mb(self) -> float:
-        """What its forward pass keeps for the backward pass, at its peak: when the loss is there."""
+        """MB that the forward pass keeps for the backward pass, at the peak, once the loss is computed."""
         return saved_mb(self.model, self.loss)
 
 
@@ -64,7 +64,7 @@ def our_step(run: TrainingRun, batch: Batch, device: str) -> Step:
 
 
 def stock_step(run: TrainingRun, batch: Batch, device: str) -> Step:
-    """Stage two with AdapterHub alone: the same backbone, adapters, loss, regulariser and optimiser."""
+    """Stage two with AdapterHub only: the same backbone, adapters, loss, regulariser and optimiser."""
     torch.manual_seed(0)
     encoder = load_fusion(Path(run.backbone.name), source_folders(run))
     model = PlainClassifier(encoder, run.task.outputs).to(device).train()

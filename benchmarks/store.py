@@ -1,4 +1,4 @@
-"""A store of thousands of artifacts: how long it takes to list them, to look one up and to choose what to fuse."""
+"""A store of thousands of artifacts: the time to list them, to look one up and to choose adapters to fuse."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             "ms. First listing: without an index, which is then written. Next: by another process. Again: by the same.",
-            "Manifests alone, in the file cache; each fifth artifact is a fusion. Fusing chooses one adapter of"
+            "Only manifests, in the file cache; every fifth artifact is a fusion. Fusing chooses one adapter for"
             f" each of {len(TASKS)} tasks.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
@@ -30,7 +30,7 @@ def run(setting: Setting) -> Report:
 
 
 def write_artifacts(root: Path, count: int, backbone_weights: str = "hash") -> list[Manifest]:
-    """Manifests of ``count`` artifacts without their files, as several seeds of a study leave them."""
+    """Write the manifests of ``count`` artifacts, without files, as after a study with several seeds."""
     manifests: list[Manifest] = []
     for number in range(count):
         is_fusion = number % 5 == 4
@@ -56,7 +56,7 @@ def run_of(number: int) -> str:
 
 
 def manifest_of(number: int, **values: Any) -> Manifest:
-    """A manifest with ``values``, and a run and files of its own; what it is of does not matter to a store."""
+    """A manifest with ``values`` and a unique run and files; a store does not care about the rest."""
     return Manifest(
         run=run_of(number),
         limit=None,

@@ -1,4 +1,4 @@
-"""Stores of up to 100,000 adapters: time and memory to list them, to pick those of a target and to start a fusion."""
+"""Stores of up to 100,000 adapters: time and memory to list them, to pick those to fuse and to start a fusion."""
 
 import shutil
 from pathlib import Path
@@ -31,11 +31,10 @@ def run(setting: Setting) -> Report:
     backbone = backbone_folder(setting, NANO)
     return Report(
         (
-            f"Manifests alone, of {_SEEDS} adapters a task. Cold: without an index, which is then written. Warm: with"
-            f" it. Pick: the adapters of {_FUSED} tasks named for a fusion, or of all. Start: the run of the fusion of"
-            f" those named is identified, data read; nothing is trained. Look up: one adapter by its run.",
-            "Seconds of the processor, MB of memory beyond what the libraries take, the most that was seen. Each line"
-            " is one process, or two where there is an index to be read.",
+            f"Only manifests, of {_SEEDS} adapters per task. Cold: without an index, which is then written. Warm: with"
+            f" it. Pick: the adapters of {_FUSED} named tasks for a fusion, or of all. Start: read the data and"
+            " identify the run of that fusion, without training. Look up: one adapter by its run.",
+            "CPU seconds, and MB of peak memory beyond what the libraries take. Cold and warm are separate processes.",
         ),
         ([_row(setting, data, backbone, count) for count in ([60] if setting.quick else _SIZES)],),
     )
@@ -82,12 +81,12 @@ def warm(root: str, backbone: str, data: str) -> dict[str, Step]:
 
 
 def _task_of(number: int) -> str:
-    """The name of an adapter's task; the last adapters are the target's own."""
+    """The name of an adapter's task; the last adapters are the target's."""
     return f"task{number // _SEEDS}"
 
 
 def _write(root: Path, count: int, weights: str) -> None:
-    """Manifests without their files; those of the target stand last."""
+    """Write manifests without files; the target's come last."""
     recipe = Recipe(trainable="adapter", encoding="cross", bottleneck=8)
     for number in range(count):
         manifest = manifest_of(

@@ -1,4 +1,4 @@
-"""Studies of many tasks: the runs, training and planning of pairwise sequential fine-tuning and of fusion."""
+"""Studies of many tasks: runs, training and planning for pairwise sequential fine-tuning, fusion and multitask."""
 
 import json
 import time
@@ -29,10 +29,10 @@ def run(setting: Setting) -> Report:
     tasks = [_write(data, number) for number in range(max(sizes))]
     return Report(
         (
-            "Every task is a target, and the others are its sources; one seed; with each task's own model, fully"
-            " tuned or an adapter. Work: rows trained on, over all epochs, times their passes (a pass forward"
-            f" counts one, backward two), as a multiple of full fine-tuning on all tasks; {_ROWS} rows a task, default"
-            " recipes. Planning: compare --dry-run, in seconds of the processor, once.",
+            "Every task is a target, and the others are its sources; one seed; includes a single-task model per task,"
+            " fully tuned or an adapter. Work: rows trained on, over all epochs, times their passes (forward counts"
+            f" one, backward two), as a multiple of full fine-tuning on all tasks; {_ROWS} rows per task, default"
+            " recipes. Planning: compare --dry-run, in CPU seconds, once.",
         ),
         ([_row(setting, data, tasks[:size], name) for size in sizes for name in _METHODS],),
     )

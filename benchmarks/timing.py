@@ -1,4 +1,4 @@
-"""Measure peers in turn, A, B, A, B, ...: what else the machine does then falls on all of them alike."""
+"""Measure peers in turn, A, B, A, B, ..., so that other load on the machine affects them equally."""
 
 import gc
 import statistics
@@ -26,16 +26,16 @@ class Sample:
 
 
 Row = dict[str, str | int | float | Sample]
-"""What a row of a table has in its columns, by their names."""
+"""A row of a table: its values by column name."""
 Rows = Sequence[Row]
 
 
 def interleave(peers: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Sample]:
-    """Each peer's own measurements, over ``repeats`` rounds after one that is not counted."""
+    """The measurements of each peer over ``repeats`` rounds, after a warm-up round."""
     found: dict[str, list[float]] = {name: [] for name in peers}
     for number in range(repeats + 1):
         for name, measure in peers.items():
-            # What one peer leaves behind is not collected on the next one's clock.
+            # Collect one peer's garbage before the next one's clock starts.
             gc.collect()
             value = measure()
             if number:
@@ -44,12 +44,12 @@ def interleave(peers: Mapping[str, Callable[[], float]], repeats: int) -> dict[s
 
 
 def ratio(above: Sample, below: Sample) -> Sample:
-    """Round by round: a slow minute of the machine is in both, and so in neither."""
+    """The ratio round by round: a slow minute of the machine affects both sides, so it cancels."""
     return Sample(tuple(a / b for a, b in zip(above.values, below.values, strict=True)))
 
 
 def milliseconds(step: Callable[[], object], calls: int = 1) -> Callable[[], float]:
-    """A measurement of a call of ``step``, the mean of so many, until the device has finished them."""
+    """A measurement of ``step``: the mean time of ``calls`` calls, until the device has finished them."""
 
     def measure() -> float:
         _finish()
@@ -63,13 +63,13 @@ def milliseconds(step: Callable[[], object], calls: int = 1) -> Callable[[], flo
 
 
 def per_second(items: int, step: Callable[[], object]) -> Callable[[], float]:
-    """A measurement of how many items a second a ``step`` that handles ``items`` of them does."""
+    """A measurement of the items per second of a ``step`` that handles ``items`` items."""
     measure = milliseconds(step)
     return lambda: 1000 * items / measure()
 
 
 def columns(found: Mapping[str, Sample], unit: str, ours: str = "ours") -> dict[str, Sample]:
-    """``<peer>, <unit>`` for each peer, and ``<peer> / ours``: above one, ours takes less."""
+    """Columns ``<peer>, <unit>`` for each peer, and ``<peer> / ours``, which is above one if ours takes less."""
     measured = {f"{name}, {unit}": sample for name, sample in found.items()}
     return measured | {f"{name} / {ours}": ratio(found[name], found[ours]) for name in found if name != ours}
 

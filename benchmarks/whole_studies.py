@@ -1,4 +1,4 @@
-"""Studies of generated tasks through the command ``compare``, timed as a whole: its start, training and report."""
+"""Studies of generated tasks with the command ``compare``, timed as a whole: start-up, training and report."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ class WholeStudy:
         return 2 * len(self.methods) * len(self.seeds)
 
     def seconds(self, threads: int, *options: str) -> float:
-        """Run it from nothing with ``options`` of ``compare``, ``threads`` in each process."""
+        """Run the study from scratch with ``options`` of ``compare`` and ``threads`` threads per process."""
         setting, folder = self.setting, self.setting.scratch / "whole-study"
         folder.mkdir()
         targets = write_tasks(folder / "data")[:2]
