@@ -1,4 +1,4 @@
-"""A nano backbone with random weights and small generated tasks: everything the tests need, made on the spot."""
+"""Shared fixtures: a nano backbone with random weights and small generated tasks, made on the spot."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import pytest
 from pipeline.system import process
 from tests.nano import FAMILIES, save_backbone, write_tasks
 
-# Before torch and transformers are imported anywhere.
+# Set before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 process.set_up()
 os.fsync = lambda _: None  # no test outlives a power cut
-# Where a CPU is made for bf16, precision "auto" would be that, and no two ways to compute agree to six digits.
+# On a CPU with bf16 instructions precision "auto" would be bf16, in which results do not agree to six digits.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Commands that tests start obey Ctrl-C, even where the tests run in a shell's background, which ignores it."""
+    """Make commands that tests start obey Ctrl-C, even if the tests run as a background job, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as long the cases of a test marked ``covering(n)`` in which no n values meet for the first time.
+    """Mark as long those cases of a test marked ``covering(n)`` that combine no n values for the first time.
 
-    The slow tests come first, so that no worker is left alone with one at the end.
+    Slow tests come first, so that no worker is left alone with one at the end.
     """
     seen: dict[str, set[object]] = defaultdict(set)
-    # In the order of a product, the first value of one parameter would meet all the values of another.
+    # Shuffled: in the order of a product, the first value of a parameter would meet all values of another.
     for item in random.Random(0).sample(items, len(items)):
         if (mark := item.get_closest_marker("covering")) and isinstance(item, pytest.Function):
             values = [(name, _equal(value)) for name, value in item.callspec.params.items()]
@@ -69,7 +69,7 @@ _modules = 0
 
 
 def pytest_runtest_setup() -> None:
-    """Leave out of garbage collection what imports have made: each run collects, and would walk a million objects."""
+    """Exclude imported objects from garbage collection: every run collects, and would walk a million of them."""
     global _modules
     if len(sys.modules) != _modules:
         gc.freeze()
@@ -125,7 +125,7 @@ def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Works
 
 @pytest.fixture
 def trained_once() -> Iterator[None]:
-    """What this test trains is copied from an earlier test of this session that has trained the same."""
+    """Copy a run that this test trains from an earlier test of this session that has trained the same."""
     from tests import runs
 
     with runs.trained_once():
@@ -134,7 +134,7 @@ def trained_once() -> Iterator[None]:
 
 @pytest.fixture
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it, and whatever trains a step from then on fails the test."""
+    """A function; once it is called, any training step fails the test."""
 
     def forbid() -> None:
         from pipeline.training import fit
@@ -146,7 +146,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def no_training(forbid_training: Callable[[], None]) -> None:
-    """Whatever trains a step fails the test."""
+    """Any training step fails the test."""
     forbid_training()
 
 
@@ -164,7 +164,7 @@ def quick() -> Callable[..., Recipe]:
 
 @pytest.fixture
 def same(data_folder: Path, tmp_path: Path) -> Path:
-    """The tasks, and pairs of two classes: whether their score is above 3.5."""
+    """The tasks, and a task "same" of two classes: whether the score of a pair is above 3.5."""
     import pandas as pd
 
     folder = tmp_path / "with-same"
@@ -184,13 +184,13 @@ def same(data_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's own Chromium."""
+    """The installed Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
     with playwright.sync_playwright() as started:
-        # No sandbox: it cannot be had as root or in most containers, and the pages are our own.
+        # No sandbox: root and most containers cannot have one, and the pages are ours.
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -198,7 +198,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The real command in this process: status, stdout, stderr."""
+    """Runs the real command in this process; returns its status, stdout and stderr."""
     from pipeline.cli.app import main
 
     def command(*arguments: object) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Real commands without the seconds that their imports take: each is forked from a process that has made them."""
+"""Run real commands without seconds of imports: they are forked from a process that has imported everything."""
 
 import gc
 import multiprocessing
@@ -25,11 +25,11 @@ _context.set_forkserver_preload(_IMPORTED)
 
 
 class Forked:
-    """``python -m pipeline`` with these arguments, as a process of its own, with one thread.
+    """``python -m pipeline`` with these arguments in a new process with one thread.
 
     Args:
-        environment: what of its environment differs from this process's.
-        prepare: called in the new process before the command; a function that can be pickled.
+        environment: variables to change or add in the process's environment.
+        prepare: a picklable function, called in the new process before the command.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self._process.is_alive():
-            with suppress(ProcessLookupError):  # it may end now
+            with suppress(ProcessLookupError):  # it may have just ended
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float) -> int:
-        """The exit status, negative for a signal; TimeoutError if it does not end."""
+        """The exit status, negative for a signal; raises a TimeoutError if the process does not end."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self.kill()
@@ -76,14 +76,14 @@ class Forked:
         return self._process.exitcode
 
     def first_line(self, timeout: float = 60.0) -> str:
-        """Its first whole line, as soon as it is there; empty if the command has ended without one."""
+        """The first line, as soon as it is printed in full; empty if the command ends without one."""
         deadline = time.monotonic() + timeout
         while "\n" not in self.printed() and self.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.printed().partition("\n")[0]
 
     def printed(self) -> str:
-        """What it has written to stdout and stderr so far."""
+        """The output on stdout and stderr so far."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Forked:
 
 
 def run(arguments: Sequence[str], timeout: float = 120.0, prepare: Callable[[], None] | None = None) -> tuple[int, str]:
-    """The exit status of a whole command, and what it prints."""
+    """Run a command to its end; returns its exit status and output."""
     command = Forked(arguments, prepare=prepare)
     try:
         return command.wait(timeout), command.printed()
@@ -108,7 +108,7 @@ def _run(
     begins: Connection,
     prepare: Callable[[], None] | None,
 ) -> None:
-    # Each run collects: it would walk a million objects that imports have made, and copy their pages.
+    # Every run collects garbage: it would walk a million imported objects, and copy their pages.
     gc.freeze()
     os.environ.clear()
     os.environ.update(environment)
@@ -116,7 +116,7 @@ def _run(
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     sys.argv = ["pipeline", *arguments]
-    # As a command of a shell in the foreground has them.
+    # As for a command in a shell's foreground.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -133,6 +133,6 @@ def _run(
         begins.send(None)
         begins.close()
         status = main()
-    except KeyboardInterrupt as interrupt:  # before main could take care of it
+    except KeyboardInterrupt as interrupt:  # before main could handle it
         status = report_interrupt(interrupt, arguments)
     sys.exit(status)

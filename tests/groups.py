@@ -17,10 +17,10 @@ def group(
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[int], Callable[[], None] | None] = lambda _: None,
 ) -> Iterator[list[Forked]]:
-    """``python -m pipeline`` with these arguments as gloo processes, by rank; killed at the end.
+    """Run ``python -m pipeline`` with these arguments as gloo processes, by rank; they are killed at the end.
 
     Args:
-        prepare: what the process of a rank calls before the command.
+        prepare: for a rank, a function that its process calls before the command.
     """
     shared = {**ON_CPUS, "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(size), **(environment or {})}
     words, members = [*map(str, arguments)], []
@@ -37,14 +37,14 @@ def group(
 def run_together(
     arguments: Sequence[object], size: int, environment: Mapping[str, str] | None = None, timeout: float = 120.0
 ) -> str:
-    """What the main process of a group prints; every process has to end well."""
+    """The output of the main process of a group; all processes must succeed."""
     with group(arguments, size, environment) as members:
         assert statuses(members, timeout) == [0] * size, "\n".join(member.printed() for member in members)
         return members[0].printed()
 
 
 def statuses(members: Sequence[Forked], timeout: float) -> list[int]:
-    """The exit status of each process; TimeoutError if one does not end within ``timeout`` seconds from now."""
+    """The exit status of each process; raises a TimeoutError if one does not end within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     return [member.wait(max(0.0, deadline - time.monotonic())) for member in members]
 

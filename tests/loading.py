@@ -1,4 +1,4 @@
-"""Two task files, and a task loaded as a run does: every row, then a sample."""
+"""Two task files, and a function that loads a task as a run does: all rows, then a sample."""
 
 from pathlib import Path
 from typing import Any

@@ -11,7 +11,7 @@ THINGS = ["film", "song", "book", "meal", "room", "walk", "game"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "is", "very", *GOOD, *BAD, *THINGS]
 
 FAMILIES = ["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert"]
-# As the pretrained models have them, but for the sizes.
+# Settings of the pretrained models, except sizes.
 DEBERTA_V3 = {
     "relative_attention": True,
     "position_biased_input": False,
@@ -42,7 +42,7 @@ SIZES = {
     "unipelt_prefix": 4,
     "unipelt_rank": 2,
 }
-"""Settings of a recipe with which an adapter of any kind fits this backbone; those of other kinds have no effect."""
+"""Recipe settings with which an adapter of any kind fits this backbone; those of other kinds have no effect."""
 
 
 def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = WIDTH, **settings: object) -> Path:
@@ -65,10 +65,8 @@ def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int 
         config_class, own = {
             "bert": (transformers.BertConfig, {}),
             "roberta": (transformers.RobertaConfig, {"type_vocab_size": 1}),
-            "electra": (
-                transformers.ElectraConfig,
-                {"embedding_size": width // 2},
-            ),  # narrower, as the small one has it
+            # Embeddings are narrower, as in ELECTRA-small.
+            "electra": (transformers.ElectraConfig, {"embedding_size": width // 2}),
             "deberta-v2": (transformers.DebertaV2Config, DEBERTA_V3),
             "modernbert": (transformers.ModernBertConfig, MODERNBERT),
         }[family]
@@ -91,7 +89,7 @@ def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int 
 
 
 def write_tasks(folder: Path, rows: int = 96) -> Path:
-    """Two sentence tasks that share their words' meaning, and a graded pair task, as CSV files with task.toml."""
+    """Write two sentence tasks in which words mean the same, and a scored pair task, as CSV files with task.toml."""
     rng = random.Random(0)
 
     def sentence(thing: str) -> tuple[str, int]:

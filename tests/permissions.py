@@ -1,4 +1,4 @@
-"""Folders and files that may not be read, even where the tests run as root."""
+"""Make folders and files unreadable, even if the tests run as root."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-# Of linux/capability.h.
+# From linux/capability.h.
 _VERSION_3 = 0x20080522
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[None]:
-    """A block in which nobody may read or enter ``path``."""
+    """Within the block, nobody may read or enter ``path``."""
     mode = path.stat().st_mode
     path.chmod(0)
     try:
@@ -28,12 +28,12 @@ def unreadable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_the_rights_of_root() -> Iterator[None]:
-    """A block in which this thread heeds permissions: root owns what the tests make, and reads all it owns."""
+    """Within the block, permissions apply to this thread even if it runs as root, which may read everything."""
     if sys.platform != "linux":
-        pytest.skip("takes root's rights away as Linux does")
+        pytest.skip("drops root's rights as Linux does")
     library = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-    rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for 64 of them
+    rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for 64 bits
     assert library.capget(header, rights) == 0
     before = rights[0]
     rights[0] &= ~(1 << _CAP_DAC_OVERRIDE | 1 << _CAP_DAC_READ_SEARCH)

@@ -1,4 +1,4 @@
-"""What may be wrong with a file of tensors whose sha256 is right: a change of the file for each."""
+"""Ways in which a file of tensors may be wrong although its sha256 is right: one change of the file for each."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ def smuggled(tensors: Tensors) -> Tensors:
 
 
 def mapped(tensors: Tensors) -> Tensors:
-    """AdapterHub takes names with the family in front for those without."""
+    """AdapterHub accepts names with the family as prefix for those without."""
     return {f"bert.{name}": tensor for name, tensor in smuggled(tensors).items()}
 
 

@@ -1,4 +1,4 @@
-"""Short scripts as processes of their own, to be killed or to get in each other's way."""
+"""Run short scripts in separate processes, to be killed or to interfere with each other."""
 
 import os
 import subprocess
@@ -22,12 +22,12 @@ def slow(path, target):
 
 rename, Path.rename, atomic._flush = Path.rename, slow, lambda _: None
 """
-"""Code that makes the moments between two renames longer, and what lies between such moments shorter."""
+"""Code that prolongs the moment after each rename, and shortens the rest."""
 
 
 @contextmanager
 def in_a_process(code: str, root: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run Python ``code``, which knows ``root`` as ``ROOT`` and the rest as ``ARGUMENTS``; killed at the end."""
+    """Run Python ``code``, which sees ``root`` as ``ROOT`` and the rest as ``ARGUMENTS``; it is killed at the end."""
     with subprocess.Popen(
         [sys.executable, "-c", _HEAD + code, *map(str, (root, *arguments))],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
@@ -42,12 +42,12 @@ def in_a_process(code: str, root: Path, *arguments: object) -> Iterator[subproce
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints."""
+    """The next line that ``process`` prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
 def left_behind(parent: Path, name: str) -> Path:
-    """Where a process of this machine that has ended wrote ``name`` in ``parent``; it is not made."""
+    """The temporary path for ``name`` in ``parent`` of a process of this machine that has ended; it is not created."""
     beyond_any_number = 2**22 + 1
     return parent / f".{name}.{atomic._MACHINE}-{beyond_any_number}-00000000.tmp"

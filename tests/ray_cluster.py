@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, in a process of its own, so that a test can end a node."""
+"""A Ray cluster of two nodes on this machine, in a separate process, so that a test can end a node."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ for line in sys.stdin:
             time.sleep(0.02)
         print("busy", flush=True)
         continue
-    # The workers too, as on a machine without power: else they would finish what they are at.
+    # Kill the workers too, as a power cut would: otherwise they would finish their work.
     for worker in workers():
         worker.kill()
     cluster.remove_node(other, allow_graceful=False)
@@ -38,14 +38,14 @@ cluster.shutdown()
 
 
 class TwoNodes:
-    """The cluster's address, and a way to end its second node as a failing machine does."""
+    """The cluster's address, and a way to end its second node as if its machine failed."""
 
     def __init__(self, process: Popen[str]) -> None:
         self._process = process
         self.address = line_of(process)
 
     def wait_until_busy(self) -> None:
-        """Return when the second node carries out a cell."""
+        """Return when the second node is running a cell."""
         self._ask("wait", "busy")
 
     def end_a_node(self) -> None:
@@ -60,7 +60,7 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[TwoNodes]:
-    """Two nodes with room for a cell each; both end with the context."""
+    """Two nodes with room for one cell each; both end with the block."""
     with in_a_process(_CLUSTER, folder) as process:
         yield TwoNodes(process)
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Counts how often the tensors of a folder's safetensors files are read, and the files as bytes, as for a hash."""
+"""Count how often the tensors of a folder's safetensors files are read, and the files as bytes, as for a hash."""
 
 import sys
 from collections import Counter
@@ -38,7 +38,7 @@ class _Slice:
 
 
 class _Opened:
-    """``safe_open`` that counts the tensors that are read, not the headers."""
+    """A ``safe_open`` that counts reads of tensors, not of headers."""
 
     def __init__(self, path: Any, *arguments: Any, **keywords: Any) -> None:
         self._real, self._path = _real(path, *arguments, **keywords), path
@@ -75,7 +75,7 @@ sys.addaudithook(_audit)
 
 @contextmanager
 def reads_of(folder: Path) -> Iterator[Counter[str]]:
-    """How often each tensor in ``folder`` is read before the context ends, by name; a file read as bytes by its own."""
+    """Count the reads in ``folder`` within the block, by name of tensor, or of file if it is read as bytes."""
     counter = Counter[str]()
     _counting.append((folder.resolve(), counter))
     with ExitStack() as patches:

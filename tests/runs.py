@@ -40,9 +40,9 @@ _kept: dict[tuple[object, ...], Path] = {}
 
 @contextmanager
 def trained_once() -> Iterator[None]:
-    """Train each run once a session: where it is wanted again, in whatever store, what it left is copied there.
+    """Train each run once per session; later, in any store, copy its record and artifact instead.
 
-    For what tests build on, not for tests of training: a run's name says all that its result depends on but the code.
+    Use it for what tests build on, not to test training: a run's name identifies everything but the code.
     """
     original = TrainingRun._train
 
@@ -68,11 +68,11 @@ def trained_once() -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
-    """Let training stop in optimiser step ``step``, from 1; the list grows by each step that is begun, of all runs."""
+    """Make training stop in optimiser step ``step``, from 1; the list grows with every step begun, over all runs."""
     original = fit._backward
     begun: list[int] = []
 
@@ -87,7 +87,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
 
 
 def final_numbers(folder: Path) -> dict[str, object]:
-    """Everything of the finished runs that must not depend on how often they were stopped."""
+    """Everything in the finished runs that must not depend on how often they were stopped."""
     numbers: dict[str, object] = {}
     for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
         record = json.loads(file.read_text())

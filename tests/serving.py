@@ -1,4 +1,4 @@
-"""The server's application on a port of its own, in a thread of the tests."""
+"""Run the server's application on a free port, in a thread of the tests."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from stages.serve.server import configured
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    """The address of ``app`` while it is served; at the end it is stopped as by a signal."""
+    """Serve ``app`` within the block and yield its address; then stop it as a signal would."""
     import uvicorn
 
     bound = listen("127.0.0.1", 0)

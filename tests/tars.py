@@ -1,4 +1,4 @@
-"""Archives as an export makes them, or nearly."""
+"""Archives like those of an export, or nearly."""
 
 import io
 import tarfile
@@ -31,7 +31,7 @@ def members_of(file: Path, folder: str = "") -> list[Member]:
 
 
 def changed(file: Path, changes: dict[str, bytes | None]) -> Path:
-    """A copy of an archive with other members of these names; None drops one."""
+    """A copy of an archive with the content of some members changed; None drops a member."""
     contents = {member.name: member.content for member in members_of(file)} | changes
     kept = [Member(name, content) for name, content in contents.items() if content is not None]
     return pack(file.with_name("changed.tar.xz"), kept)

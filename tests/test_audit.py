@@ -1,4 +1,4 @@
-"""Advisories about dependencies are assessed, the assessments hold, and what is not assessed is an error."""
+"""Advisories about dependencies are assessed, the assessments hold, and an unassessed advisory is an error."""
 
 import ast
 from pathlib import Path

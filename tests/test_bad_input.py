@@ -1,4 +1,4 @@
-"""Options and files that make no sense are refused in a line or two, with status 2."""
+"""Invalid options and files are refused in a line or two, with status 2."""
 
 import errno
 import json

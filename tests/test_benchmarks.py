@@ -1,4 +1,4 @@
-"""The benchmarks still run; of what they measure, only the memory is looked at."""
+"""The benchmarks still run; of their measurements, only memory is checked."""
 
 import gc
 import json

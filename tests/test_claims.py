@@ -1,4 +1,4 @@
-"""What README and docs/evidence.md say that fusion gains is what the archived runs of the reports say."""
+"""The gains of fusion claimed in README and docs/evidence.md are those of the archived runs of the reports."""
 
 import json
 import re
@@ -28,9 +28,9 @@ POOLED = {
         f"reports/reference/fusion-{name}" for name in ("repeat", "parts", "targets")
     )
 }
-"""The reports that several others make together."""
+"""Pooled reports, and the reports that each is made of."""
 OPPONENTS = "reports/reference/pairs"
-"""Whose rows are opponents in these, on the targets that they share."""
+"""The report whose rows are opponents in pooled ones, on the targets that they share."""
 
 
 class Claim(NamedTuple):
@@ -40,11 +40,11 @@ class Claim(NamedTuple):
     """Its folder below the root."""
     form: str
     left_out: str
-    """A target without which the means are; empty: none."""
+    """The target that the means leave out; empty: none."""
     variant: str
-    """A row of fusion that represents the first one where the validation rows prefer it; empty: none."""
+    """A row of fusion that replaces the first one if the validation rows prefer it; empty: none."""
     numbers: tuple[str, ...]
-    """By kind of opponent, such as ``+0.1 (-1.6 to 1.7)``; ``-`` of one that the report lacks."""
+    """By kind of opponent, such as ``+0.1 (-1.6 to 1.7)``; ``-`` if the report lacks that opponent."""
 
 
 def claims(page: str) -> list[Claim]:
@@ -67,7 +67,7 @@ CLAIMS = claims("docs/evidence.md")
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A folder with the archived runs of some reports: one for each that stands alone, and one for those of a pool."""
+    """A folder with the archived runs of some reports: one per single report, and a common one for those of a pool."""
     together, pool = tmp_path_factory.mktemp("pool"), {OPPONENTS}.union(*POOLED.values())
 
     @cache
@@ -83,7 +83,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def cells_of(report: str, left_out: str, folder: Path) -> StudyRuns:
-    """The cells of a report's study but for one target's, with the runs in ``folder``."""
+    """The cells of a report's study without those of one target, with the runs in ``folder``."""
     result = StudyResult.model_validate_json((ROOT / report / "study.json").read_text(encoding="utf-8"))
     some = with_targets(result, [target for target in result.study.targets if target != left_out])
     assert some is not None
@@ -91,12 +91,12 @@ def cells_of(report: str, left_out: str, folder: Path) -> StudyRuns:
 
 
 def form_of(runs: StudyRuns, row: str) -> str:
-    """Of a row of fusion."""
+    """The form of a row of fusion."""
     return runs.study.recipe_for(row, runs.study.targets[0]).fusion.form or ""
 
 
 def shown(comparison: Comparison) -> str:
-    """A difference of accuracies in points; what is below a tenth has another digit, so that its sign can be seen."""
+    """A difference of accuracies in points; below a tenth it has another digit, so that its sign shows."""
     values = (100 * value for value in (comparison.difference, *comparison.interval))
     points, low, high = (f"{value:+.{1 if abs(value) >= 0.05 else 2}f}" for value in values)
     return f"{points} ({low.removeprefix('+')} to {high.removeprefix('+')})"
@@ -124,7 +124,7 @@ def test_a_line_of_the_table_is_what_its_archive_says(claim: Claim, imported: Ca
 
 
 def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
-    """What a report says of the first fusion of a form, by kind of opponent."""
+    """A report's comparisons of the first fusion of a form, by kind of opponent."""
     runs = cells_of(claim.report, claim.left_out, folder)
     of_form = [duel for duel in duels(runs) if form_of(runs, duel.line.row) == claim.form]
     line = of_form[0].line  # the first row of a form is the one that the study asks about
@@ -132,7 +132,7 @@ def reported(claim: Claim, folder: Path) -> dict[str, Comparison]:
 
 
 def pooled(claim: Claim, imported: Callable[..., Path]) -> dict[str, Comparison]:
-    """What several reports say together."""
+    """The comparisons of several reports, pooled."""
     reports = POOLED[claim.report]
     folder = imported(*reports, OPPONENTS)
     others = cells_of(OPPONENTS, "", folder).result
@@ -144,13 +144,13 @@ def pooled(claim: Claim, imported: Callable[..., Path]) -> dict[str, Comparison]
 
 
 def scored_rows(folder: Path, target: str) -> set[str]:
-    """The ids of the test rows of a task that the runs in a folder were scored on."""
+    """The ids of a task's test rows on which the runs in a folder were scored."""
     tables = [pd.read_parquet(file) for file in predictions_on(folder, target)]
     return {row for table in tables if "split" in table for row in table.loc[table["split"] == "test", "id"]}
 
 
 def predictions_on(folder: Path, target: str) -> list[Path]:
-    """The files with the predictions for a task, of the runs in a folder."""
+    """The files with predictions for a task by the runs in a folder."""
     records = [RunRecord.model_validate_json(file.read_text()) for file in (folder / "runs").glob("*/run.json")]
     names = {record.run: "" if record.trained_on[0] == target else f"-{target}" for record in records}
     files = (folder / "runs" / run / f"predictions{name}.parquet" for run, name in names.items())
@@ -162,7 +162,7 @@ def predictions_on(folder: Path, target: str) -> list[Path]:
 def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[..., Path], tmp_path: Path) -> None:
     own = "reports/reference/fusion-parts"
     every = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "reports/reference").rglob("runs.tar.xz")}
-    # Later reports, with its sources or runs.
+    # Without later reports, which share its sources or runs.
     every -= {f"reports/reference/{later}" for later in ("fusion-targets", "fusion-repeat", "pairs")}
     import_runs(tmp_path, ROOT / own / "runs.tar.xz")
     study = json.loads((ROOT / own / "study.json").read_text(encoding="utf-8"))

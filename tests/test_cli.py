@@ -1,4 +1,4 @@
-"""The command line: every mistake is one clear message and status 2; a killed command resumes where it was."""
+"""The command line: every mistake gives one clear message and status 2; a killed command resumes where it stopped."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ from tests.pipeline.records.artifacts import save
 
 ROOT = Path(__file__).parent.parent
 Command = Callable[..., tuple[int, str, str]]
-"""A command's arguments to its status, standard output and standard error."""
+"""From a command's arguments to its status, stdout and stderr."""
 
 # Small enough to be quick, long enough to be killed half way.
 QUICK = ["--epochs", "2", "--batch-size", "16"]
@@ -107,7 +107,7 @@ def test_extract_fuse_predict_from_end_to_end(
 
 
 def test_fuse_says_which_flags_have_no_effect(places: list[str], run: Command, recipe: str) -> None:
-    """A flag that the adapters of its sources read has one, also where none has to be trained."""
+    """A flag that the sources' adapters read has an effect, even if none of them has to be trained."""
     for task in ("pairs", "films"):
         assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
     fuse = ["fuse", "--target", "pairs", *places, *QUICK, "--recipe", recipe, "--class-weights", "balanced"]
@@ -170,7 +170,7 @@ def test_studies_of_one_target_each_are_tested_together(places: list[str], run: 
 def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_fix(
     where: str, places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process and in another: it leaves a gap, and the runs after it are trained."""
+    """In this process and in another: it leaves a gap, and later runs are trained."""
     seen: list[int] = []
 
     def fail(training: TrainingRun) -> None:
@@ -238,7 +238,7 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
 
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "scipy")
-# What each command says, or None if it ends well.
+# The message of each command, or None if it succeeds.
 SLIPS: list[tuple[list[str], str | None]] = [
     (["extract", "--help"], None),
     (["tasks", "list"], None),
@@ -284,14 +284,14 @@ SLIPS: list[tuple[list[str], str | None]] = [
     ([*SERVE, "--model", "sst@mine"], "--model sst@mine: kept has no such run"),
     ([*SERVE, "--model", f"sts@{'0' * 12}"], f"run {'0' * 12} was trained for 'sst', not 'sts'"),
 ]
-# Of what stands in reports and in tables.
+# Commands that read reports and tables.
 SLIPS_WITH_PANDAS: list[tuple[list[str], str | None]] = [
     ([*to_predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
     ([*to_predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
     (["predict", "--target", "sst", "--store", "kept", "--input", "file", "--output", "o.csv"], "file: "),
     ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
 ]
-# Each command in a process of its own, forked before anything heavy was imported.
+# Runs each command in a new process, forked before anything heavy is imported.
 FORKS = """
 import json, os, sys
 from pipeline.cli.app import main
@@ -309,7 +309,7 @@ print(json.dumps(ends))
 
 @pytest.fixture(scope="module")
 def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """By command, its status and what it says; modules that it should not have imported come last."""
+    """By command, its status and its messages, followed by modules that it should not have imported."""
     folder = tmp_path_factory.mktemp("slips")
     save(Store(folder / "kept"), "0" * 12)  # of sst
     save(Store(folder / "moved"), "0" * 12, "tickets")
@@ -364,7 +364,7 @@ def test_a_shell_completes_verbs_options_and_values(words: list[str], expected: 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="opens a terminal")
 def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, tmp_path: Path) -> None:
-    """From the first moment, until Ctrl-C; no number is shown before it is known."""
+    """From the start until Ctrl-C; no number is shown before it is known."""
     ours, theirs = pty.openpty()
     arguments = ["extract", "--task", "films", *places, "--recipe", recipe, "--epochs", "100000"]
     process = subprocess.Popen(
@@ -374,7 +374,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
     os.close(theirs)
     shown, interrupted = b"", False
     try:
-        with suppress(OSError):  # Linux's way to say that the other side is closed
+        with suppress(OSError):  # Linux raises it when the other side is closed
             while part := os.read(ours, 4096):
                 shown += part
                 if not interrupted and b" left " in shown and any(tmp_path.glob("reports/runs/*/checkpoint/*")):
@@ -496,7 +496,7 @@ def limit_file_size() -> None:
 def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
     places: list[str], run: Command, recipe: str, tmp_path: Path
 ) -> None:
-    """A limit on file size refuses writes as a full disk does, wherever the test runs."""
+    """A limit on file size refuses writes as a full disk does, and works everywhere."""
     arguments = ["extract", "--task", "films", *places, *QUICK, "--recipe", recipe]
 
     status, printed = forked.run(arguments, prepare=limit_file_size)
@@ -512,7 +512,7 @@ def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
 def test_a_launcher_starts_processes_that_train_as_one_does(
     places: list[str], recipe: str, run: Command, tmp_path: Path
 ) -> None:
-    """Without dropout the result is that of one process, up to rounding; ``tests/test_groups.py`` has the rest."""
+    """Without dropout the result equals that of one process, up to rounding; see also ``tests/test_groups.py``."""
     (tmp_path / "recipe.toml").write_text("bottleneck = 8\nhead_dropout = 0.0\nlearning_rate = 1e-2\n")
     arguments = ["extract", "--task", "pairs", "--epochs", "2", "--batch-size", "10", "--recipe", recipe, "--json"]
     alone = json.loads(run(*arguments, *places)[1].splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The generated tasks are reproducible, balanced and apart, and the target needs what two others know."""
+"""The generated tasks are reproducible, balanced and disjoint, and the target needs what two others know."""
 
 import random
 import tomllib
@@ -66,7 +66,7 @@ def test_task_file_agrees_with_the_tables(name: str, folder: Path, tables: Table
         assert list(table) == ["id", *task["text"], task["label"]]
         assert len(table) == sizes[split]
         assert set(table["label"]) == set(range(len(classes)))
-        # Each class has its share, to four standard errors.
+        # Classes are balanced within four standard errors.
         share = 1 / len(classes)
         assert table["label"].value_counts(normalize=True).sub(share).abs().max() < 4 * (share / len(table)) ** 0.5
 

@@ -1,4 +1,4 @@
-"""The documentation agrees with the code: references, commands, links. ``UPDATE_DOCS=1`` writes the references anew."""
+"""The documentation agrees with the code: references, commands, links. ``UPDATE_DOCS=1`` rewrites the references."""
 
 import ast
 import os
@@ -47,7 +47,7 @@ when to use them.
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if isinstance(field.default, BaseModel):  # a table of its own, with its own defaults
+    if isinstance(field.default, BaseModel):  # a separate table, with its own defaults
         return ""
     if field.default is None:
         return "not set"
@@ -55,7 +55,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The words that a key may be, in the order of the code."""
+    """The words that a key may have as value, in the code's order."""
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str)]
     return [word for inner in get_args(annotation) for word in _choices(inner)]
@@ -138,7 +138,7 @@ def _option(argument: Argument) -> str:
 
 
 def commands() -> str:
-    """A table for each group of a verb's options. One that an earlier verb has word for word is a link to that verb."""
+    """One table per group of a verb's options; a table that equals an earlier verb's is a link to that verb."""
     text, first = [_COMMANDS], dict[tuple[str, ...], str]()
     for verb, sub in _verbs(app):
         about = " ".join(sub.help.partition("Args:")[0].split()).replace("<", "&lt;")
@@ -174,14 +174,14 @@ def test_the_references_say_what_the_code_has(file: str, text: str) -> None:
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(text, encoding="utf-8")
     written = page.read_text(encoding="utf-8")
-    # Not compared by assert, whose difference is cut off before the lines that differ.
+    # Not compared by assert, which truncates its diff before the lines that differ.
     changes = list(unified_diff(written.splitlines(), text.splitlines(), f"docs/{file}", "the code", lineterm="", n=0))
-    anew = "UPDATE_DOCS=1 python -m pytest tests/test_docs.py writes the page anew"
+    anew = "UPDATE_DOCS=1 python -m pytest tests/test_docs.py rewrites the page"
     assert not changes, "\n".join([f"{anew}:", *changes])
 
 
 def _section(page: str, heading: str) -> str:
-    """What stands under ``heading``, of the second level, in a page of docs/."""
+    """The text under the second-level ``heading`` in a page of docs/."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
@@ -220,9 +220,9 @@ def _name(text: Path) -> str:
 
 
 def _shown_commands(text: str) -> Iterator[str]:
-    """The arguments of every command of this project in ``text``, up to a comment or what a shell reads itself.
+    """The arguments of every command of this project in ``text``, up to a comment or a shell operator.
 
-    A sentence may name a verb alone.
+    A verb that a sentence merely names is skipped.
     """
     verbs = {verb for verb, sub in _verbs(app) if sub.default_command is not None}
     for quote, line in re.findall(r"(`?)(?:python -m pipeline|\badapter-fusion) (?=[a-z])([^`\n]+)", text):
@@ -243,7 +243,7 @@ def test_every_command_that_a_page_shows_is_one(tmp_path: Path, monkeypatch: pyt
     shown = [(_name(text), command) for text in TEXTS for command in _shown_commands(text.read_text(encoding="utf-8"))]
     problems = []
     for where, command in shown:
-        # A hyphen alone is a value (standard input or output), which main() joins to its option.
+        # A lone hyphen is a value (standard input or output), which main() joins to its option.
         arguments = shlex.split(re.sub(r" -(?= |$)", "=-", command))
         try:
             parsed, _, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)

@@ -1,4 +1,4 @@
-"""Processes that train one run together: the numbers of one process, one writer, and one end for all of them."""
+"""Processes that train one run together: they get the numbers of one process, one writes, and all end together."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ from tests.groups import group, run_together, statuses
 Numbers = dict[tuple[object, ...], tuple[float, np.ndarray]]
 CLOSE = 1e-4
 
-# Of 25 and 41 rows in batches of 8, the last batch is one row: fewer than there are processes.
+# With 25 or 41 rows in batches of 8, the last batch has one row: fewer than there are processes.
 STUDY = """
 name = "together"
 methods = ["full", "multitask", "adapter", "standard", "gated"]
@@ -70,12 +70,12 @@ class Place:
         return ["compare", f"--study={self.root / 'together.toml'}", *options, *self.options()]
 
     def extract(self) -> list[str]:
-        """A run that keeps its state after every step."""
+        """A run that writes a checkpoint after every step."""
         recipe = f"--recipe={self.root / 'recipe.toml'}"
         return ["extract", "--task=films", "--limit=25", recipe, "--checkpoint-seconds=0.001", *self.options()]
 
     def numbers(self) -> Numbers:
-        """Score and predictions of each run, by what it trained, since the contents of its sources are in its name."""
+        """Score and predictions of each run, keyed by what it trained: its name depends on its sources' contents."""
         numbers: Numbers = {}
         for file in self.folder.glob("reports/runs/*/run.json"):
             record = json.loads(file.read_text())
@@ -90,7 +90,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Makes a process record what it writes in ``root``, and leave out the report, which takes longer than training."""
+    """Makes a process record what it writes in ``root``, and skip the report, which takes longer than training."""
 
     root: str
     file: str
@@ -114,7 +114,7 @@ def no_report(_result: object, _ledger: object, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Sharded:
-    """Writes to a file how many numbers of the sharded tensors that are gathered lie here, and how many in all."""
+    """For each sharded tensor that is gathered, writes to a file its size in this process and its full size."""
 
     file: str
 
@@ -125,7 +125,7 @@ class Sharded:
         original: Callable[[DTensor], torch.Tensor] = DTensor.full_tensor
 
         def noted(tensor: DTensor, **settings: Any) -> torch.Tensor:
-            if tensor.ndim:  # the norm of the gradient is none of the model's
+            if tensor.ndim:  # not the gradient's norm
                 with Path(self.file).open("a") as file:
                     file.write(f"{tensor.to_local().numel()} {tensor.numel()}\n")
             return original(tensor, **settings)
@@ -145,7 +145,7 @@ def place(backbone_folder: Path, data_folder: Path, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def study(place: Place) -> Iterator[Numbers]:
-    """What one process finds."""
+    """The numbers of one process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.compare.compare.write_report", no_report)
         assert main(place.compare()) == 0
@@ -174,7 +174,7 @@ def assert_close(found: Numbers, expected: Numbers) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, elsewhere: Place) -> None:
-    """And only the main process writes."""
+    """Only the main process writes."""
     assert len(study) == 7
     files = [elsewhere.folder / f"moments{rank}" for rank in range(size)]
     prepared = [Prepared(str(elsewhere.folder) + "/", str(file), reports=size == 2) for file in files]
@@ -201,7 +201,7 @@ def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, 
 def test_they_end_together_and_resume_as_any_number(
     size: int, number: signal.Signals, victims: list[int], later: int, adapter: Numbers, elsewhere: Place
 ) -> None:
-    """A killed one takes the others with it; a signal to one of them ends all after the same step."""
+    """Killing one process ends the others; a signal to one ends all after the same step."""
     with group(elsewhere.extract(), size) as members:
         wait_until(members, lambda: "epoch 2/8" in members[0].printed() and checkpoint_of(elsewhere) is not None)
         for victim in victims:
@@ -225,7 +225,7 @@ def test_they_end_together_and_resume_as_any_number(
 @pytest.mark.long
 @pytest.mark.slow
 def test_fully_sharded_training_is_that_of_one_process(study: Numbers, elsewhere: Place) -> None:
-    """Stopped, it goes on sharded or not: its checkpoint is that of any run."""
+    """When stopped, it resumes sharded or not: its checkpoint is like any other."""
     command = elsewhere.compare("--methods=full", "--checkpoint-seconds=0.001")
     files = [elsewhere.folder / f"shares{rank}" for rank in range(2)]
     with group(command, 2, FSDP | BY_LAYER | RECOMPUTED, lambda rank: Sharded(str(files[rank]))) as members:

@@ -1,4 +1,4 @@
-"""Mutation testing itself: which mutants there are, and that one is noticed only where a test fails."""
+"""Mutation testing: which mutants a file has, and that a mutant counts as noticed only if a test fails."""
 
 import ast
 import os
@@ -29,7 +29,7 @@ def function(a: int = 1, *rest: "list[1]") -> None:
 
 
 def changed(body: str) -> set[str]:
-    """What comes in the place of a line, of all its mutants."""
+    """The replacements of a line by all its mutants."""
     source = CODE.format(body=f"    {body}")
     mutants = mutants_of("file.py", source)
     for mutant in mutants:
@@ -164,7 +164,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_mutant_survives_where_no_test_fails(tmp_path: Path) -> None:
     done = run(tmp_path, "pipeline/seen.py", "pipeline/unseen.py")
     assert done.returncode == 1, done.stderr
-    # Of unseen.py "return a" survives, "return b" does not, and the third is known to be no fault.
+    # In unseen.py "return a" survives, "return b" does not, and the third is known to be equivalent.
     assert done.stdout.count("survived:") == 1
     assert "survived: pipeline/unseen.py:2\n-return a + b\n+return a\n" in done.stdout
     assert [line.split()[:4] for line in done.stdout.splitlines() if line.endswith(("seen.py", "all"))] == [

@@ -1,4 +1,4 @@
-"""Settings that repeat, from a file; and the four commands from a table to predictions."""
+"""Recurring settings from a file; and the commands from a table to predictions."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, two below the folder of the test."""
+    """The working folder, two levels below the test's folder."""
     folder = tmp_path / "work" / "deep"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -29,7 +29,7 @@ def test_the_nearest_file_counts_alone_and_its_own_before_pyproject(here: Path, 
     (tmp_path / "pipeline.toml").write_text('store = "top"\nreports = "top"\n')
     assert settings() == {"store": [f"{tmp_path}/top"], "reports": [f"{tmp_path}/top"]}
     (here.parent / "pyproject.toml").write_text("[tool.ruff]\nline-length = 120\n")
-    assert settings()["store"] == [f"{tmp_path}/top"]  # it says nothing to us
+    assert settings()["store"] == [f"{tmp_path}/top"]  # it has no table of ours
     (here.parent / "pyproject.toml").write_text('[tool.adapter-fusion]\nstore = "middle"\n')
     assert settings() == {"store": [f"{here.parent}/middle"]}
     (here.parent / "pipeline.toml").write_text('data = "tasks"\n')
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_is_refused_in_one_message(name: str, shared: bool
     assert status == 2
     assert error.startswith(f"error: {file}: ")
     assert expected in error
-    # What has no place to look for is not concerned.
+    # A command that needs no folder ignores the file.
     assert run("studies", "list")[0] == 0
     file.write_text(f"{'[tool]' if shared else ''}\nadapter-fusion = 3\n")
     assert run("store", "list")[2].startswith(f"error: {file}: ")
@@ -95,7 +95,7 @@ def test_a_flag_wins_and_a_command_ignores_what_it_has_no_option_for(here: Path,
     assert run("tasks", "list")[2] == "error: none: no such folder (--data, or data in pipeline.toml)\n"
     (here / "mine").mkdir()
     assert run("tasks", "list", "--data", "mine")[0] == 0
-    # Nobody asked tasks check for tokens, so a backbone that is not there is no error.
+    # tasks check was not asked to count tokens, so a missing backbone is no error.
     write_tasks(here / "mine", rows=16)
     assert run("tasks", "check", "mine/films/task.toml")[0] == 0
     status, out, _ = run("tasks", "check", "mine/films")
@@ -115,7 +115,7 @@ def test_several_folders_are_given_by_flags_or_by_the_file(here: Path, run: Comm
     assert [line.split()[0] for line in out.splitlines()[:2]] == ["from-two", "from-one"]
     assert json.loads(run("tasks", "show", "from-one")[1])["name"] == "from-one"
     assert "unknown task 'from-two'" in run("tasks", "show", "from-two", "--data", "one")[2]
-    # A new task goes into the first one.
+    # A new task goes into the first folder.
     rows = pd.DataFrame({"text": [f"line {number}" for number in range(60)], "label": ["a", "b"] * 30})
     rows.to_csv("lines.csv", index=False)
     status, out, _ = run("tasks", "new", "lines.csv")
@@ -127,14 +127,14 @@ def test_several_folders_are_given_by_flags_or_by_the_file(here: Path, run: Comm
 def test_from_a_table_to_predictions_in_five_commands(
     here: Path, run: Command, backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that tasks new ends with; own and built-in tasks together."""
+    """The commands that tasks new prints, with a user's and a built-in task."""
     data = write_tasks(here / "made")
     rows = pd.concat([pd.read_csv(data / "films" / f"{split}.csv") for split in ("train", "dev")])
     rows.drop(columns="id").to_csv("notes.csv", index=False)
     recipe = here / "recipe.toml"
     recipe.write_text("bottleneck = 8\nepochs = 1\nbatch_size = 16\n")
     published = pd.read_csv(data / "meals" / "train.csv").rename(columns={"sentence": "text"})
-    published["label"] *= 4  # of five classes
+    published["label"] *= 4  # five classes
 
     def hub_rows(hub: Hub, task: object, split: str, labelled: bool, **_: object) -> pd.DataFrame:
         return published.rename(columns={"text": "text_a"}).astype({"id": str})

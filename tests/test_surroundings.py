@@ -1,4 +1,4 @@
-"""A home folder, a temporary folder and room on disks that hold nothing of the project are not needed."""
+"""The project needs no home folder, no temporary folder, and no room on disks that hold none of its files."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No home folder, as for a user that the system does not know, and no temporary one."""
+    """No home folder, as for a user unknown to the system, and no temporary folder."""
 
     def nowhere() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
@@ -51,7 +51,7 @@ def test_texts_are_tokenised_without_a_home(homeless: None, backbone: Backbone, 
 
 
 def without(*lines: str) -> str:
-    """``python -m pipeline`` after ``lines``."""
+    """Code that runs ``lines``, then ``python -m pipeline``."""
     return "\n".join(["import runpy, tempfile", *lines, "runpy.run_module('pipeline', run_name='__main__')"])
 
 
@@ -88,7 +88,7 @@ def test_torch_without_any_temporary_folder_says_so() -> None:
 
 @dataclass(frozen=True)
 class Mounted:
-    """Gives a process a file system of its own at ``folder``, which only it sees."""
+    """Mounts a file system at ``folder`` that only the process sees."""
 
     folder: str
     options: str
@@ -146,7 +146,7 @@ def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder:
 
 @pytest.mark.long
 def test_an_installed_wheel_has_all_that_its_commands_read(tmp_path: Path) -> None:
-    """In an environment without the source, which sees the packages of this one."""
+    """In an environment that has the packages of this one but not the source."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
     def done(*command: object) -> str:
