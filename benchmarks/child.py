@@ -1,4 +1,4 @@
-"""Measure a step in a separate process: the CPU seconds and the memory that it alone took."""
+"""Measure a step in a separate process: the CPU seconds and the memory that it takes."""
 
 import importlib
 import json

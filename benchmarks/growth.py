@@ -1,4 +1,4 @@
-"""How the cost of a step of stage two grows with adapters, length and rows, and that of planning a study with runs."""
+"""How a step of stage two scales with adapters, length and rows, and the planning of a study with its runs."""
 
 import time
 

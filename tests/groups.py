@@ -1,4 +1,4 @@
-"""Real commands as several processes that train together, forked instead of launched."""
+"""Run real commands as several processes that train together, forked instead of launched."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""AdapterFusion over experts: several adapters of the target that share an initialisation, fused as their mean.
+"""AdapterFusion over experts, several adapters of the target that share an initialisation; it starts as their mean.
 
 Adapters that start alike and differ in batch order and dropout lie in one basin (Wortsman et al. 2022, "Model soups"),
 so their outputs z_n can be averaged in every layer. The layers are those of :mod:`pipeline.methods.anchored` without an

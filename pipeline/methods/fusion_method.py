@@ -13,8 +13,7 @@ from pipeline.settings.recipe import Recipe
 class FusionMethod(ABC):
     """A form of fusion: its layers in AdapterHub's sites, their files, and what training them adds to the loss.
 
-    ``members`` are the names of the adapters that it mixes, in their order. Its settings are in
-    ``pipeline.settings.forms``.
+    ``members`` are the names of the adapters that it mixes, in order. Its settings are in ``pipeline.settings.parts``.
     """
 
     def misfit(self, recipe: Recipe, width: int) -> str:

@@ -1,8 +1,8 @@
 """The mean of the adapters' outputs, on which only the head trains: a baseline for learned attention and gates.
 
 At each site with frozen adapter outputs z_n, ``o = 1/N sum_n z_n``: a gated fusion with all gates frozen at 1/N.
-AdapterHub's ``Average`` is different with its default weights: it multiplies each output by 1/N and then takes the
-mean, so it divides by N twice.
+AdapterHub's ``Average`` with default weights differs: it multiplies each output by 1/N and then takes the mean, so it
+divides by N twice.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pipeline.settings.parts import Merge
 
 
 def ties(vectors: Tensor, density: float) -> Tensor:
-    """Merge task vectors (N, P) into one (P) as Yadav et al. (2023), algorithm 1, without its final scaling.
+    """Merge task vectors (N, P) into one (P) as in Yadav et al. (2023), algorithm 1, without its final scaling.
 
     Trim: keep the share ``density`` of each vector's numbers, those of largest magnitude. Elect: take the sign of the
     sum of the kept numbers. Disjoint mean: average the kept numbers of that sign; zero if there are none.

@@ -73,7 +73,6 @@ class PalSite(TaskSite):
 
 
 def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """See :class:`~pipeline.methods.registry.AdapterMethod`."""
     width, size, heads = backbone.config.hidden_size, recipe.pal.size, recipe.pal.heads
     for task in tasks:
         check_task_name(task)

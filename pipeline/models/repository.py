@@ -47,7 +47,7 @@ logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are act
 
 
 def configuration(name: str) -> PretrainedConfig:
-    """The checked configuration of a backbone: of a supported family, from a repository that runs no code."""
+    """The configuration of a backbone, after checks that its family is supported and that loading it runs no code."""
     described: dict[str, Any] = read_pretrained(name, _CONFIGURATION, _Description)
     _check_runs_no_code(name, described)
     # Check before a class of transformers sees it: for some model types they load other repositories, and trust them.
@@ -74,7 +74,7 @@ def family_of(name: str) -> str:
 def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
     """The result of ``auto_class.from_pretrained`` for a Hub id or a folder, without remote code.
 
-    Raises a :class:`PipelineError` that names ``what`` was to be read if the folder is missing or unreadable.
+    Raises a :class:`PipelineError` that says that ``what`` cannot be read, and why.
     """
     in_folder = is_folder(name)
     try:

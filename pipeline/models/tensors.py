@@ -46,7 +46,7 @@ def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: 
 
 @torch.no_grad()
 def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Copy into each of ``parameters`` the tensor of its name."""
+    """Copy to every parameter the tensor of the same name."""
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
 

@@ -60,7 +60,7 @@ class Progress:
 
     @property
     def examples_per_second(self) -> float:
-        """The rate of the training steps alone."""
+        """The rate of the training steps, without evaluation."""
         return self.examples / self.train_seconds if self.examples else 0.0
 
     def begin_epoch(self) -> None:
@@ -175,7 +175,7 @@ class Resumption:
     """Restores model, optimiser and companions from the checkpoint ``file`` when created, and saves them there later.
 
     Args:
-        file: None: nothing is saved. If the file is missing, training starts from the beginning.
+        file: if None, nothing is saved; if missing, training starts from the beginning.
         seconds: the longest time between checkpoints (:attr:`due`).
         model: unwrapped; it gets the weights of ``trained`` from :meth:`gather`.
         trained: the model that the optimiser trains: ``model``, or its sharded copy.

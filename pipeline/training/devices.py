@@ -19,10 +19,10 @@ from pipeline.training.sharding import set_up_sharding
 from pipeline.training.tracking import check_tracker
 
 _BF16 = {"avx512_bf16", "amx_bf16"}
-"""Linux's names of the bf16 instructions of x86 processors."""
+"""Linux's names for the bf16 instructions of x86 processors."""
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What autocast computes in, by precision; with fp32 there is no autocast."""
+"""The dtype of autocast by precision; with fp32 there is no autocast."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _CONTAINER = Path("/sys/fs/cgroup")
 
 @contextmanager
 def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
-    """Turn a GPU's out-of-memory error into a :class:`PipelineError` with ``what`` was done and the ``remedy``."""
+    """Turn a GPU's out-of-memory error into a :class:`PipelineError` that names ``what`` failed and the ``remedy``."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -90,12 +90,12 @@ class _Exact(DualConeProjector):
 
 
 def dual_cone_weights(targets: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """For each row u of ``targets`` (M, N) the v >= u that makes v^T G v least (Quinton & Rey 2024, proposition 1).
+    """For each row u of ``targets`` (M, N) the v >= u that minimises v^T G v (Quinton & Rey 2024, proposition 1).
 
     With G = A^T A and v = u + s it is the non-negative least-squares problem min |A s + A u|, s >= 0.
     """
     values, vectors = np.linalg.eigh(products)
-    # Scaled, so that the solver's tolerance means the same whatever the gradients' size; v does not depend on it.
+    # Scaled, so that the solver's tolerance does not depend on the gradients' size; v does not depend on the scale.
     root = (np.sqrt(values.clip(min=0) / max(values.max(), np.finfo(float).tiny))[:, None]) * vectors.T
     return np.stack([u + nnls(root, -root @ u)[0] for u in targets])
 

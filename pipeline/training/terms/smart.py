@@ -101,7 +101,7 @@ def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, rad
     if direction == "reference":
         moved = start + STEP * gradient
         return radius * moved / (moved.abs().amax(dim=-1, keepdim=True) + GUARD)
-    # No guard of 1e-6 here: gradients at so small a noise are themselves about that small.
+    # No guard of 1e-6 here: with such small noise the gradients are about as small.
     largest = gradient.abs().amax(dim=-1, keepdim=True)
     return radius * gradient / largest.clamp(min=torch.finfo(gradient.dtype).tiny)
 
