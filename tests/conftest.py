@@ -46,7 +46,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long those cases of a test marked ``covering(n)`` that combine no n values for the first time.
 
-    Slow tests come first, so that no worker is left alone with one at the end.
+    Files with slow tests come first, so that no worker is left alone with one at the end.
     """
     seen: dict[str, set[object]] = defaultdict(set)
     # Shuffled: in the order of a product, the first value of a parameter would meet all values of another.
@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if met <= before:
                 item.add_marker("long")
             before |= met
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    slow = {item.path for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def _equal(value: object) -> object:

@@ -210,18 +210,6 @@ def test_a_damaged_record_is_named_with_the_remedy(
     assert (remedy if written is not None else "there is a folder where a file is needed") in message
 
 
-def test_a_folder_called_task_toml(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "own" / "task.toml").mkdir(parents=True)
-    message = refused("tasks", "show", "own", "--data", tmp_path)
-    assert message == f"{tmp_path / 'own' / 'task.toml'}: there is a folder where a file is needed"
-
-
-@pytest.mark.parametrize("content", [b"{", b'{"seed": 1}', b"[" * DEEP])
-def test_a_demo_folder_of_something_else(content: bytes, refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "demo.json").write_bytes(content)
-    assert "another folder (--output)" in refused("demo", "--output", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("number", "reason"),
     [

@@ -84,23 +84,6 @@ def test_statements_with_a_body_have_these_mutants() -> None:
     }  # fmt: skip
 
 
-def test_decorators_and_defaults_can_be_wrong() -> None:
-    source = "@nn.no_grad()\n@property\ndef f(a: int = 1) -> int:\n    return a\n"
-    assert [mutant.diff for mutant in mutants_of("file.py", source)] == [
-        "-@nn.no_grad()\n+@(lambda function: function)", "-def f(a: int = 1) -> int:\n+def f(a: int = 2) -> int:",
-    ]  # fmt: skip
-
-
-def test_a_mutant_is_its_file_but_for_one_place_wherever_letters_take_more_bytes() -> None:
-    source = '"""Rücklé."""\nx = "é", 1 + (\n    2  # why\n)\ny = 3\n'
-    by_line: dict[int, list[str]] = {}
-    for mutant in mutants_of("file.py", source):
-        by_line.setdefault(mutant.line, []).append(mutant.source)
-    assert by_line[5] == [source.replace("y = 3", "y = 4")]
-    assert source.replace("1 + (\n    2  # why\n)", "(1 - 2)") in by_line[2]
-    assert source.replace("1 + ", "2 + ") in by_line[2]
-
-
 TARGETS = tomllib.loads((ROOT / "tests/mutation/targets.toml").read_text())
 
 
@@ -174,13 +157,6 @@ def test_a_mutant_survives_where_no_test_fails(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_text() for name in PROJECT} == PROJECT
 
 
-def test_a_share_that_is_reached_is_enough_and_a_sample_is_smaller(tmp_path: Path) -> None:
-    done = run(tmp_path, "pipeline/seen.py", "--count", "2")
-    assert done.returncode == 0, done.stderr
-    assert "100.0% noticed" in done.stdout
-    assert [line.split()[:2] for line in done.stdout.splitlines() if line.endswith("all")] == [["3", "2"]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -192,11 +168,3 @@ def test_what_cannot_be_tried_is_said(arguments: list[str], message: str, tmp_pa
     done = run(tmp_path, *arguments)
     assert done.returncode == 1
     assert message in done.stderr
-
-
-def test_the_same_seed_takes_the_same_sample() -> None:
-    everything = {"file.py": mutants_of("file.py", "\n".join(f"x{line} = {line}" for line in range(50)))}
-    one, again, other = (mutation._sample(everything, 20, seed) for seed in (0, 0, 1))
-    assert one == again
-    assert one != other
-    assert len({*one}) == 20

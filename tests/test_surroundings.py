@@ -128,23 +128,6 @@ def test_a_read_only_folder_is_told_before_training(
 
 
 @pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.skipif(not may_mount(), reason="may not mount file systems")
-def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> None:
-    options = {"task": "films", "backbone": backbone_folder, "data": data_folder, "bottleneck": 8, "epochs": 1}
-    places = {name: tmp_path / name for name in ("store", "reports")}
-    places["store"].mkdir()
-    arguments = [f"--{name}={value}" for name, value in {**options, **places}.items()]
-    status, error = mounted(places["store"], "size=8k", "extract", *arguments)
-    assert status == 2
-    assert "the disk is full. Finished work is kept" in error
-    # The same command resumes after the last epoch.
-    status, printed = forked.run(["extract", *arguments])
-    assert status == 0
-    assert "epoch 1/1" not in printed
-
-
-@pytest.mark.long
 def test_an_installed_wheel_has_all_that_its_commands_read(tmp_path: Path) -> None:
     """In an environment that has the packages of this one but not the source."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -16,6 +16,8 @@ from stages.predict import predict
 from tests.nano import save_backbone
 from tests.runs import single_run
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 
 
@@ -25,18 +27,6 @@ def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object
         batch_size=20, precision="fp32", **{"using": "auto", **settings},
     )  # fmt: skip
     return pd.read_parquet(folder / "out.parquet")["probability_good"]
-
-
-def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace, quick: Quick) -> None:
-    def name(kind: str, trainable: str, **values: object) -> str:
-        return single_run(workspace, kind, "films", quick(trainable, **values), seed=0).name
-
-    assert name("adapter", "adapter", drop_layers="0") != name("adapter", "adapter")
-    assert name("frozen", "head", drop_layers="0") == name("frozen", "head")
-    assert name("full", "full", drop_layers="0-9") == name("full", "full")
-    for layers, message in (("0,2", "has no layer 2; its 2 are 0-1"), ("0-1", "all layers")):
-        with pytest.raises(PipelineError, match=message):
-            name("adapter", "adapter", drop_layers=layers)
 
 
 @pytest.mark.covering(1)

@@ -14,7 +14,6 @@ from pipeline.system.errors import PipelineError
 from stages import demo_tasks
 from stages.demo import _claim, demo
 from stages.studies import find_study
-from tests.processes import left_behind
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -91,14 +90,6 @@ def test_a_demo_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         demo(tmp_path / "demo", 0)
     assert reached == [tmp_path / "demo" / "data"]
-
-
-def test_a_demo_that_was_killed_while_it_wrote_its_seed_begins_again(tmp_path: Path) -> None:
-    left = left_behind(tmp_path, "demo.json")
-    left.mkdir()
-    (left / "demo.json.lock").touch()
-    _claim(tmp_path, 0)
-    assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
 
 
 def test_of_two_demos_that_are_started_at_once_in_a_new_folder_none_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import json
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -181,30 +179,6 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     assert state == "problem" and text.startswith("ensemble both cannot predict")
 
 
-def test_an_ensemble_that_cannot_be_read_is_a_problem(diagnosis: Diagnosis, place: Path) -> None:
-    save_ensemble(place / "reports", "both", RUN)
-    (place / "reports" / "ensembles" / "both" / "ensemble.json").write_text("{")
-    found = [text for state, text in lines_of("ledger", diagnosis()[1]) if state == "problem"]
-    assert len(found) == 1 and "ensembles/both/ensemble.json: " in found[0]
-
-
-def test_many_damaged_artifacts_are_not_all_listed(diagnosis: Diagnosis, place: Path) -> None:
-    for number in range(9):
-        make(place / f"store/adapters/sst/{number:012x}/manifest.json")
-    status, findings = diagnosis()
-    problems = lines_of("store", findings)
-    assert (status, len(problems), problems[-1][1]) == (1, 6, "4 more ")
-
-
-@pytest.mark.parametrize(("free", "state"), [(2**20, "problem"), (2**31, "note"), (2**40, "ok")])
-def test_a_disk_that_fills_up_is_seen_before_it_is_full(
-    free: int, state: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    _, findings = diagnosis()
-    assert [lines_of(f"disk of {option}", findings)[0][0] for option in ("--store", "--reports")] == [state, state]
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[HTTPServer, list[int]]]:
     """Answers with the status in the list."""
@@ -224,44 +198,3 @@ def server() -> Iterator[tuple[HTTPServer, list[int]]]:
         yield served, answers
         served.shutdown()
         thread.join()
-
-
-def test_the_hub_answers_fails_or_is_not_there(
-    server: tuple[HTTPServer, list[int]], diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hub() -> tuple[str, str]:
-        status, findings = diagnosis()
-        assert status == 0  # all that is local works without it
-        (found,) = lines_of("Hub", findings)
-        return found
-
-    assert hub()[1].startswith("HF_HUB_OFFLINE is set")
-    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", False)
-    served, answers = server
-    monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{served.server_port}")
-    for status, state in ((200, "ok"), (503, "note")):
-        answers[0] = status
-        assert hub()[0] == state
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(doctor, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        state, text = hub()
-    assert state == "note"
-    assert "cannot be reached" in text
-    monkeypatch.setattr(doctor, "ENDPOINT", "nonsense")
-    assert hub()[0] == "note"
-
-
-@pytest.mark.parametrize("topic", ["cores", "memory", "device"])
-def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
-    monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
-    monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
-    expected = {
-        "cores": ("note", "load 1000.0"),
-        "memory": ("note", "0.0 GiB free"),
-        "device": ("ok" if not Path("/proc/driver/nvidia/version").exists() else "note", "--precision auto is fp32"),
-    }
-    (state, text), (wanted, part) = lines_of(topic, diagnosis()[1])[0], expected[topic]
-    assert state == wanted
-    assert part in text

@@ -120,19 +120,6 @@ def test_it_is_chosen_on_one_half_scored_on_the_other_and_kept(task, rule, ledge
         assert record.chosen.ensemble >= record.chosen.best
 
 
-def test_an_ensemble_is_replaced_with_a_note_where_it_differs(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    one, two = f"{1:012x}", f"{2:012x}"
-    ensemble(SST, "mine", reports, runs=[one, two], rule="mode")
-    ensemble(SST, "mine", reports, runs=[one, two], rule="mode")
-    assert capsys.readouterr().err == ""
-    before = Ensembles(reports).named("mine")
-    ensemble(SST, "mine", reports, runs=[one], rule="mean")
-    listed = ", ".join(member.run for member in before.members)
-    assert capsys.readouterr().err == f"note: ensemble mine (mode of {listed}) is replaced\n"
-    ensemble(SST, "other", reports)
-    assert capsys.readouterr().err == ""
-
-
 def test_what_is_held_out_has_no_say_in_who_takes_part(ledger: Ledger, reports: Path) -> None:
     before = ensemble(SST, "mine", reports, rule="weighted")
     chosen = table_of(reports, "mine")["chosen_on"]
@@ -154,25 +141,6 @@ def test_choosing_on_all_of_dev_says_that_it_flatters(ledger: Ledger, reports: P
     assert "which is optimistic" in printed
     assert "other half" not in printed
     assert record.summary()["held_out_is"] is None
-
-
-def test_an_ensemble_of_one_is_that_model(ledger: Ledger, reports: Path) -> None:
-    run = f"{2:012x}"
-    alone = ledger.predictions(run)
-    for rule in ("mean", "weighted", "mode"):
-        record = ensemble(SST, "one", reports, runs=[run], rule=rule)  # type: ignore[arg-type]
-        assert [(member.run, member.weight) for member in record.members] == [(run, 1.0)]
-        table = table_of(reports, "one").drop(columns="chosen_on")
-        pd.testing.assert_frame_equal(table, alone, check_exact=True)
-
-
-def test_the_best_five_vote_unless_said_otherwise(ledger: Ledger, reports: Path) -> None:
-    for number in (20, 21, 22):
-        finished(ledger, f"{number:012x}", 0.4)
-    assert len(ensemble(SST, "mine", reports, rule="mode").members) == 5
-    assert len(ensemble(SST, "mine", reports, rule="mode", best=2).members) == 2
-    named = [f"{number:012x}" for number in (0, 1, 2, 3, 4, 20)]
-    assert len(ensemble(SST, "mine", reports, rule="mode", runs=named).members) == 6
 
 
 def test_a_model_of_several_tasks_takes_part_for_each(ledger: Ledger, reports: Path) -> None:
@@ -354,13 +322,6 @@ def test_half_of_dev_that_has_no_correlation_is_not_scored(reports: Path, monkey
     assert ensemble(STS, "mine", reports, chosen_on="all").held_out is None
 
 
-def test_labels_that_are_all_one_are_not_chosen_on(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "ROWS", 1)
-    finished(Ledger(reports), f"{1:012x}", 0.5)
-    with pytest.raises(PipelineError, match="too few to choose on, or all have one label"):
-        ensemble(SST, "mine", reports, chosen_on="all")
-
-
 def test_a_damaged_ensemble_is_made_again_as_its_message_says(ledger: Ledger, reports: Path) -> None:
     ensemble(SST, "mine", reports)
     file = reports / "ensembles" / "mine" / "ensemble.json"
@@ -369,9 +330,3 @@ def test_a_damaged_ensemble_is_made_again_as_its_message_says(ledger: Ledger, re
         ensemble(SST, "mine", reports)
     file.unlink()
     assert ensemble(SST, "mine", reports) == Ensembles(reports).find("mine")
-
-
-@pytest.mark.parametrize("name", ["..", "../runs", "a" * 300, ""])
-def test_no_ensemble_goes_by_a_name_that_is_none(name: str, ledger: Ledger, reports: Path) -> None:
-    with pytest.raises(PipelineError, match="no ensemble"):
-        Ensembles(reports).named(name)

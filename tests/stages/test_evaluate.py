@@ -17,6 +17,8 @@ from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 
 @pytest.fixture
 def films(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Path:

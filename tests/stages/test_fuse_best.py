@@ -1,7 +1,6 @@
 """fuse --sources best:N fuses the adapters that linear probes of the target's rows prefer."""
 
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cli.printing import print_run
 from pipeline.records.run_record import RunRecord
 from pipeline.runs import gates, initial, ranking, training_run
 from pipeline.runs.restore import restore
@@ -92,12 +90,6 @@ def test_pairs_are_read_as_the_target_reads_them(
     assert set(read) == ({96, 32} if encoding == "cross" else {288, 96})
 
 
-def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:
-    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1, gate_start="even")
-    record = fuse("films", recipe, place, seed=1, sources="best:3").record
-    assert [source.task for source in record.sources] == ["coins", "meals", "pairs"]
-
-
 def test_unasked_those_that_help_are_fused_each_with_its_gate(
     stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,16 +109,6 @@ def test_beside_a_warm_start_sources_join_a_model_that_is_there(
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
     assert record.anchor == "meals"
     assert "; variance explained: the warm start " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("own", ["trained", "frozen"])
-def test_the_targets_own_adapter_needs_no_gate_to_stay(
-    own: str, stocked: Workspace, quick: Quick, tmp_path: Path
-) -> None:
-    recipe = quick("fusion", epochs=1, own_adapter=own, gate_start="probe")
-    record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
-    assert "films" not in record.gates
-    assert [source.task for source in record.sources] == sorted(["films", *record.gates])
 
 
 def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
@@ -194,27 +176,6 @@ def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_choosing_counts_as_the_runs_time(
-    stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """But not as training's, nor does making the model count."""
-    now, late = time.perf_counter, [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now() + late[0])
-
-    def takes(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
-        def slow(*arguments: Any) -> Any:
-            late[0] += seconds
-            return function(*arguments)
-
-        return slow
-
-    monkeypatch.setattr(initial, "choose_gates", takes(1_000, initial.choose_gates))
-    monkeypatch.setattr(initial, "build_for_training", takes(10_000, initial.build_for_training))
-    cost = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1).record.cost
-    assert 1_000 < cost.seconds < 2_000
-    assert 96 / cost.examples_per_second < 1_000
-
-
 @pytest.mark.parametrize(
     ("sources", "limit", "message"),
     [
@@ -230,25 +191,3 @@ def test_what_cannot_be_chosen_is_refused(
     with pytest.raises(PipelineError) as raised:
         fuse("films", quick("fusion", fusion="gated", epochs=1), stocked, seed=1, limit=limit, sources=sources)
     assert str(raised.value).startswith(message)
-
-
-def test_the_result_names_the_sources_that_gates_were_opened_for(
-    stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1)
-    unhelped = "linear probes found no source that helps: the fusion began as the target's own adapter alone"
-    for sources, told in (
-        ("meals,coins", "gates began at meals 1\nleft out: coins"),
-        ("meals", "gates began at meals 1"),
-        ("coins", f"{unhelped}\nkept with a gate that starts at 0: coins"),
-    ):
-        record = fuse("films", recipe, place, seed=1, sources=sources).record
-        capsys.readouterr()
-        print_run(record, as_json=False)
-        assert f"\n{told}\nsaved in " in capsys.readouterr().out
-    # The first by the probes is kept: it is a source of the fusion, and its gate is trained.
-    chosen_from = [{"task": task, "digest": "d"} for task in ("coins", "meals", "pairs")]
-    record = record.model_copy(update={"identity": {**record.identity, "sources": chosen_from}})
-    print_run(record, as_json=False)
-    told = f"{unhelped}\nkept with a gate that starts at 0: coins\nleft out: meals, pairs\nsaved in "
-    assert told in capsys.readouterr().out

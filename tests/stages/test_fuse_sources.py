@@ -85,17 +85,6 @@ def test_a_target_may_have_fewer_rows_than_its_sources(
     assert again == record
 
 
-def test_a_gated_fusion_needs_no_adapter_of_its_target(
-    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = trained(workspace, monkeypatch)
-    fuse("films", quick("fusion", fusion="gated", epochs=1), workspace, seed=1, sources="meals")
-    assert order == ["adapter meals", "fusion films"]
-    own = quick("fusion", fusion="gated", own_adapter="frozen", epochs=1)
-    fuse("films", own, dataclasses.replace(workspace), seed=1, sources="meals")
-    assert order[2:] == ["adapter films", "fusion films"]
-
-
 def test_what_was_finished_before_an_interrupt_is_kept(
     workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:

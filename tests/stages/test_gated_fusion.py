@@ -15,7 +15,6 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.prune import prune
 
 SOURCES = ("meals", "pairs")
 
@@ -60,17 +59,6 @@ def test_a_target_without_an_adapter_is_fused_from_others_alone(
     shares = pd.read_csv(workspace.ledger.folder(record.run) / "attention.csv")
     assert set(shares["adapter"]) == {*SOURCES, "films"}
     assert shares.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
-
-
-def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
-    workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any
-) -> None:
-    """The same run with and without it in the store, and when it is named."""
-    first = fuse("films", recipe(), workspace, seed=1).record
-    extract("films", quick("adapter"), workspace, seed=1)
-    assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).record.run == first.run
-    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="films,meals,pairs").record
-    assert named.run == first.run
 
 
 @pytest.mark.parametrize("chosen", ["pairs", None])
@@ -125,19 +113,6 @@ def test_the_adapter_of_stage_one_in_its_place(
     saved = load_file(Path(record.artifact or "") / "gated_fusion.safetensors")
     assert any(".own." in name for name in saved) == (own == "trained")
     assert ("films" in record.unchanged) == (own != "trained")
-    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
-
-
-def test_pruned_it_keeps_its_own_adapter(
-    workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
-) -> None:
-    whole = fuse("films", recipe(), workspace, seed=1).record
-    record = prune("films", workspace, keep=1).record
-    (kept,) = record.sources
-    (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
-    assert kept.task == max(SOURCES, key=lambda task: row[f"share of {task}"])
-    gates = 2 * workspace.backbone.layers * (workspace.backbone.hidden_size + 1)
-    assert record.cost.trainable_parameters == whole.cost.trainable_parameters - gates
     assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
 
 

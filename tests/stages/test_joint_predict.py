@@ -18,6 +18,8 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 
 TWINS = """name = "twins"
@@ -130,16 +132,6 @@ def test_unlike_adapters_do_not_share_a_pass(settings, workspace, quick, run) ->
     extract("films", quick("adapter", epochs=1), workspace, seed=0)
     extract("meals", quick("adapter", epochs=1, **settings), workspace, seed=0)
     assert assert_same_as_apart(run, ["films", "meals"])["passes"] == 2
-
-
-def test_three_targets_of_one_pass(workspace: Workspace, quick: Quick, run, data: Path) -> None:  # type: ignore[no-untyped-def]
-    shutil.copytree(data / "films", data / "plays")
-    toml = data / "plays" / "task.toml"
-    toml.write_text(toml.read_text().replace("films", "plays"))
-    for seed, task in enumerate(("films", "meals", "plays")):
-        extract(task, quick("adapter", epochs=1), workspace, seed=seed)
-    assert assert_same_as_apart(run, ["plays", "films", "meals"])["passes"] == 1
-    assert assert_same_as_apart(run, ["plays", "films", "meals"], batch_size=1)["passes"] == 1
 
 
 def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run, source: Path) -> None:  # type: ignore[no-untyped-def]

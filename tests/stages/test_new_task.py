@@ -4,7 +4,6 @@ import csv
 import random
 import re
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -64,31 +63,6 @@ def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_
         assert f"fuse --target {name} --sources orders,reviews --data" in made(name, rows=rows)
 
 
-def test_what_is_left_out_can_be_found_in_the_file(run: Command, tmp_path: Path) -> None:
-    rows = pd.read_csv(tickets(tmp_path), sep=";", encoding="cp1252")
-    rows.loc[[9, 19], "queue"] = None
-    for row in range(30, 37):
-        rows.loc[row, ["message", "queue"]] = "twice the same", ("praise", "complaint")[row % 2]
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    _, out, _ = run("tasks", "new", tmp_path / "rows.csv", "--data", tmp_path / "data")
-    assert "left out: 2 rows without a label (rows 10, 20)\n" in out
-    assert "with the text of another row and another label (rows 31, 32, 33, 34, 35, 2 more)\n" in out
-
-
-def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_path: Path) -> None:
-    assert run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")[0] == 0
-    labels = ["same"] * 30 + ["other"] * 30 + ["rare"] * 2
-    rows = pd.DataFrame({"text_a": [f"one text {n}" for n in range(62)], "text_b": "and another", "label": labels})
-    for name, sources in (("pairs", "quora"), ("more", "pairs")):
-        rows.assign(text_a=f"{name} " + rows["text_a"]).to_csv(tmp_path / "pairs.csv", index=False)
-        status, out, _ = run("tasks", "new", tmp_path / "pairs.csv", "--name", name, "--data", tmp_path / "data")
-        assert status == 0
-        assert f"fuse --target {name} --sources {sources} --data" in out
-        assert ("extract --task quora --limit 5000" in out) == (sources == "quora")
-        (told,) = [line for line in out.splitlines() if "too few rows" in line]
-        assert re.fullmatch(r"classes with too few rows .*\(train/dev/test\): rare \d/\d/\d", told)
-
-
 @pytest.mark.parametrize("split", ["80/10/10", "80/20"])
 def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Path) -> None:
     """One query with many passages: no split keeps all pairs of a text together."""
@@ -113,13 +87,6 @@ def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Pat
         f"# P{counted} have a text that is also in train."
         in (tmp_path / "data" / "mine" / "task.toml").read_text().splitlines()
     )
-
-
-def test_pairs_that_share_texts_with_few_others_stay_together(tmp_path: Path) -> None:
-    pairs = [(f"query {row // 2}", f"passage {row} in words", ("yes", "no")[row % 2]) for row in range(120)]
-    pd.DataFrame(pairs, columns=["query", "passage", "label"]).to_csv(tmp_path / "mine.csv", index=False)
-    assert "share texts" not in new_task(tmp_path / "mine.csv", tmp_path / "data")
-    assert "share texts" not in (tmp_path / "data" / "mine" / "task.toml").read_text()
 
 
 def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
@@ -293,15 +260,6 @@ def test_rows_without_ids_have_those_of_predictions(tmp_path: Path) -> None:
     assert predicted["id"].iloc[[0, -1]].tolist() == ["0", "39"]
 
 
-@pytest.mark.parametrize(("rows", "said"), [(4, "train 20 rows, dev 10 rows, test 10 rows, not 80/10/10"), (40, "")])
-def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "mail.csv"
-    lines = [f"text number {row},class {row % 10}" for row in range(10 * rows)]
-    file.write_text("\n".join(["text,label", *lines]))
-    (found,) = [line for line in new_task(file, tmp_path).splitlines() if line.startswith("written to")]
-    assert ("not 80/10/10: each class is in every split" in found) == bool(said) and said in found
-
-
 ENOUGH = "\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))])
 PAIRS = "\n".join(["text_a,text_b,label", *(f"number {row},and {row},{'ab'[row % 2]}" for row in range(40))])
 FEW_ROWS = "text,label\na b,x\nc d,y\ne f,x\ng h,y\n"
@@ -359,19 +317,6 @@ def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Com
     for part in ("train", "dev", "test"):
         sheet, text = (tmp_path / name / "mine" / f"{part}.csv" for name in ("sheet", "text"))
         assert sheet.read_bytes() == text.read_bytes()
-
-
-def test_a_spreadsheet_with_a_title_above_its_header_is_told_so(tmp_path: Path, run: Command) -> None:
-    file = tmp_path / "title.xlsx"
-    rows = [
-        ["Tickets of May", None, None],
-        ["date", "message", "queue"],
-        *(["1", f"text {row}", "ab"[row % 2]] for row in range(9)),
-    ]
-    pd.DataFrame(rows).to_excel(file, index=False, header=False)
-    status, _, error = run("tasks", "new", file, "--data", tmp_path / "data", "--label", "queue")
-    assert status == 2
-    assert error.startswith(f"error: {file}: the first row names only 1 of 3 columns: delete the rows above the header")
 
 
 # tasks check and tasks list.
@@ -498,15 +443,6 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")
     assert run("tasks", "check", "mine", "--backbone", "no/such-encoder")[0] == 2
     assert run("tasks", "check", "mine/task.toml")[:2] == (0, "mine/task.toml: task 'mine' is fine\n")
-
-
-def test_list_marks_a_task_whose_folder_has_another_name(made: Path, run: Command) -> None:
-    """As a copy of its folder has, under whose name no command finds it."""
-    shutil.copytree(made, made.parent / "mine_old")
-    _, out, _ = run("tasks", "list", "--data", made.parent)
-    own, copy, *_ = out.splitlines()
-    assert own.endswith(f" {made / 'task.toml'}")
-    assert copy.endswith(f" {made.parent / 'mine_old' / 'task.toml'} (its folder is mine_old: give both one name)")
 
 
 def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:

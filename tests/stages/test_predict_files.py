@@ -22,6 +22,8 @@ from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.predict import predict
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 ROWS = "sentence\nthe film is good\nthe meal is bad\n"
 
 
@@ -87,17 +89,6 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
         predict("films", file, output(file), workspace, using=using, batch_size=8, precision="fp32")
     assert "\n" not in str(caught.value)
     assert file.read_text() == ROWS
-
-
-def test_an_output_may_stand_beside_the_input_and_replace_another(
-    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
-) -> None:
-    extract("films", quick("adapter", epochs=1), workspace, seed=1, limit=16)
-    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
-    file.write_text(ROWS)
-    out.write_text("old")
-    predict("films", file, out, workspace, using="auto", batch_size=8, precision="fp32")
-    assert len(pd.read_csv(out)) == 2
 
 
 @pytest.fixture

@@ -146,17 +146,6 @@ def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore
     assert found.rows["films"] == len(train) - own
 
 
-def test_the_order_of_the_tasks_does_not_matter(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    one, other = (
-        pretrain(tasks, tmp_path / tasks[0], QUICK, workspace, seed=0).record
-        for tasks in (["films", "pairs"], ["pairs", "films"])
-    )
-    assert one.run == other.run
-    assert one.masked_accuracy == other.masked_accuracy
-    hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("films", "pairs")}
-    assert len(hashes) == 1
-
-
 def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     recipe, there = QUICK.model_copy(update={"hidden_dropout": 0.2}), replace(workspace, checkpoint_seconds=0.0)
     whole = pretrain(["films", "pairs"], tmp_path / "whole", recipe, workspace, seed=0).record
@@ -181,47 +170,6 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
     assert again.masked_accuracy == whole.masked_accuracy
     hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("whole", "cut")}
     assert len(hashes) == 1
-
-
-def test_hidden_dropout_acts_and_a_tracker_gets_the_curve(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    pytest.importorskip("tensorboard")
-    tracked = replace(workspace, track="tensorboard")
-    plain, dropped = (
-        pretrain(
-            ["films"], tmp_path / f"dropout {rate}", QUICK.model_copy(update={"hidden_dropout": rate}), tracked, seed=0
-        ).record
-        for rate in (0.0, 0.5)
-    )
-    assert dropped.curve[-1]["loss"] > plain.curve[-1]["loss"]
-    for found in (plain, dropped):
-        assert list(workspace.ledger.folder(found.run).rglob("events.out.tfevents.*"))
-
-
-def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    data = tmp_path / "data"
-    shutil.copytree(workspace.data, data)
-    workspace = replace(workspace, data=data)
-    pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
-    toml = data / "films" / "task.toml"
-    toml.write_text(toml.read_text().replace("max_length = 24", "max_length = 6"))
-    with pytest.raises(PipelineError, match="trained differently"):
-        pretrain(["films"], tmp_path / "read", QUICK, replace(workspace), seed=0)
-    longest = workspace.backbone.max_length
-    with pytest.raises(PipelineError, match=f"max_length {longest + 1} is more than the backbone can read"):
-        recipe = QUICK.model_copy(update={"max_length": longest + 1})
-        pretrain(["films"], tmp_path / "long", recipe, workspace, seed=0)
-
-
-def test_seconds_count_what_came_before_wherever_the_folders_go(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.chdir(tmp_path)
-    first = pretrain(["films"], Path("first"), QUICK, workspace, seed=0).record
-    second = pretrain(["pairs"], Path("second"), QUICK, replace(workspace, backbone_name="first"), seed=0).record
-    expected = first.seconds + second.seconds
-    assert pretraining_seconds(Path("second")) == pytest.approx(expected, abs=0.002)
-    shutil.rmtree("first")
-    Path("second").rename("first")  # in the place of what it came from
-    assert pretraining_seconds(Path("first")) == pytest.approx(expected, abs=0.002)
-    assert pretraining_seconds(Path("second")) == 0
 
 
 @pytest.mark.parametrize(

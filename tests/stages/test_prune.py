@@ -13,12 +13,12 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
-from stages.compare.compare import dry_run
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from stages.prune import prune, shares_of
-from tests.stages.compare.small import study
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 
 @pytest.fixture
@@ -79,14 +79,6 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # 
     assert len({fused.run, two.run, one.run, again.run}) == 4
 
 
-def test_what_half_of_dev_selected_stays_behind_what_all_of_dev_did(fused: RunRecord, workspace: Workspace) -> None:
-    file = Path(fused.artifact) / MANIFEST
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"part_of_dev": True}))
-    again = dataclasses.replace(workspace)
-    record = prune("films", again, keep=1, using=fused.run).record
-    assert again.store.find(record.run).manifest.part_of_dev
-
-
 def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion", epochs=1, fusion="anchored", permute_labels=True, score_start=False)
     control = fuse("films", recipe, workspace, seed=1).record
@@ -118,10 +110,3 @@ def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ig
     adapter = fused.sources[0].run
     with pytest.raises(PipelineError, match=f"no fusion {adapter} of 'films'"):
         prune("films", workspace, keep=1, using=adapter)
-
-
-def test_a_pruned_fusion_says_nothing_of_how_long_a_study_takes(fused: RunRecord, workspace: Workspace) -> None:
-    asked = study(methods=["adapter", "fusion"], sources=["meals", "pairs"])
-    before = dry_run(asked, dataclasses.replace(workspace))
-    prune("films", workspace, keep=2)
-    assert dry_run(asked, dataclasses.replace(workspace)) == before

@@ -4,16 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Entry, StudyResult
-from pipeline.reporting.figures.attention import attention_drawing, attention_maps
-from pipeline.reporting.figures.drawing import drawing_style, write
-from pipeline.reporting.runs import AttentionMap, StudyRuns
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
@@ -93,22 +89,6 @@ def test_the_report_has_picture_and_numbers_and_a_hostile_sentence_stays_text(re
     report("looks", place.reports)
     assert not (figures / "attention-maps.svg").exists()
     assert "Where the models look" not in (folder / "index.html").read_text()
-
-
-def test_equal_numbers_give_equal_pictures(result, place, records, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    maps = maps_of("good film", [records["full"].run], result, place.ledger)
-    for name in ("first", "again"):
-        drawing = attention_drawing(maps)
-        with drawing_style():
-            write(drawing, tmp_path / name)
-    assert (tmp_path / "first/attention-maps.svg").read_bytes() == (tmp_path / "again/attention-maps.svg").read_bytes()
-    assert list(attention_maps(StudyRuns(result, place.ledger))) == []
-
-
-def test_the_places_of_a_prefix_are_drawn_too() -> None:
-    found = AttentionMap("run", "prefix", "a b", ("a", "b"), {1: np.full((2, 4), 0.25), 2: np.full((2, 2), 0.5)})
-    drawing = attention_drawing([found])
-    assert len(drawing.numbers) == 8 + 4
 
 
 def test_runs_that_kept_no_model_are_named_and_left_out(result, records, place, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -75,22 +75,6 @@ def test_what_is_exported_is_imported_byte_for_byte(reports: Path, export: Calla
     assert Ledger(tmp_path / "other").records() == Ledger(reports).records()
 
 
-def test_a_run_that_is_removed_after_it_was_listed_is_missing(reports: Path, tmp_path: Path) -> None:
-    stays, goes = (finish(reports, seed) for seed in (1, 2))
-    runs = Runs(reports, tmp_path / "store")
-    Ledger(reports).remove(goes)
-    exported = export_runs(runs, tmp_path / "runs.tar.xz")
-    assert (exported.runs, exported.missing) == ((stays,), (goes,))
-
-
-def test_equal_records_give_equal_bytes(reports: Path, export: Callable[..., Path]) -> None:
-    finish(reports, 1)
-    first = export().read_bytes()
-    for file in reports.rglob("*.csv"):
-        file.write_bytes(file.read_bytes())
-    assert export().read_bytes() == first
-
-
 def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
     ledger, run = Ledger(reports), finish(reports, 1)
     folder = ledger.folder(run)
@@ -170,20 +154,6 @@ def test_a_lean_archive_has_no_predictions_of_trials_that_no_cell_kept(
     assert export_runs(Runs(there, tmp_path / "store"), tmp_path / "all.tar.xz").missing == (spare,)
     with pytest.raises(PipelineError, match="--lean: .* name it with --study"):
         export_runs(runs, tmp_path / "x.tar.xz", lean=True)
-
-
-def test_a_lean_archive_has_predictions_of_a_trial_that_another_seeds_run_is_built_on(
-    reports: Path, export: Callable[..., Path], tmp_path: Path
-) -> None:
-    """Such as the own adapter of the first seed's fusion, with which the report compares that."""
-    chosen, spare = (finish(reports, seed) for seed in (1, 2))
-    first, second = finish(reports, 3, sources=(chosen,)), finish(reports, 4)
-    write_study(reports, first, second, trials=(chosen, spare))
-    exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "lean.tar.xz", "few", lean=True)
-    left_out = names(export("few")) - names(tmp_path / "lean.tar.xz")
-    assert left_out == {f"{spare}/attention.csv", f"{spare}/predictions.parquet"}
-    assert import_runs(tmp_path / "other", tmp_path / "lean.tar.xz").added == exported.runs
-    assert len(Ledger(tmp_path / "other").predictions(chosen)) == len(TABLE)
 
 
 def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(reports: Path, tmp_path: Path) -> None:
@@ -320,29 +290,6 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     status = main(["runs", *(each.format(root=tmp_path) for each in arguments), f"--reports={tmp_path / 'reports'}"])
     assert (status, why in capsys.readouterr().err) == (2, True)
-
-
-@pytest.mark.parametrize(("name", "text"), [("few.toml", ""), ("mine.toml", 'name = "few"\n')])
-def test_a_study_may_be_named_by_its_file(
-    name: str, text: str, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = finish(reports, 1)
-    write_study(reports, run)
-    study = tmp_path / name
-    study.write_text(text)
-    assert export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.tar.xz", str(study)).runs == (run,)
-    none = tmp_path / "none"
-    assert main(["report", f"--study={study}", f"--reports={none}"]) == 2
-    command = f"python -m pipeline compare --study {study}"
-    assert f"{none}/few/study.json: no such study here: run {command} first" in capsys.readouterr().err
-    study.unlink()
-    assert main(["report", f"--study={study}", f"--reports={reports}"]) == 2
-    assert f"{study}: no such file" in capsys.readouterr().err
-
-
-def test_a_sentence_to_draw_may_begin_with_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--study", "few", "--attention", "- a film", "--reports", str(tmp_path)]) == 2
-    assert "few/study.json: no such study here" in capsys.readouterr().err
 
 
 def test_the_verbs_say_what_they_did(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

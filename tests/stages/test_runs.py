@@ -24,7 +24,7 @@ from pipeline.settings.rows import Method
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.run_comparison import compare_runs
-from stages.runs import CurvePoint, Runs, Sort, few_points
+from stages.runs import Runs, Sort
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save, save_ensemble
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
@@ -156,24 +156,6 @@ def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger:
     assert "2026-01-01 12:00" in rows[FIRST]
 
 
-def test_a_start_that_was_offered_and_not_taken_is_no_source(verb: Run, ledger: Ledger) -> None:
-    offered, taken = "e" * 12, "f" * 12
-    finished = ledger.find(FIRST)
-    assert finished is not None
-    for run, start in ((offered, None), (taken, sources(ALONE)[0])):
-        changes = {"run": run, "sources": sources(ALONE), "anchor": start and start.task, "started_from": start}
-        ledger.finish(finished.model_copy(update=changes), CURVE, {"sst": answers(5)})
-    _, out, _ = verb("runs", "list", "--kind", "adapter")
-    assert all(
-        "start candidates sst" in line and "sources" not in line for line in out if line[:12] in (offered, taken)
-    )
-    for run, told in ((offered, f"sst@{ALONE}"), (taken, f"sst@{ALONE}, and did")):
-        lines = verb("runs", "show", run)[1]
-        assert [line.split(maxsplit=3)[3] for line in lines if line.startswith("could start as")] == [told]
-        assert not any(line.startswith("built on") for line in lines)
-    assert f"  start candidates: - | sst@{ALONE}" in verb("runs", "compare", FIRST, offered)[1]
-
-
 def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]:
     """The identity of a run on training rows with this fingerprint, and a backbone of these weights."""
     tasks = {"sst": {"meaning": meaning, "data": {"train": train, "dev": "bb"}}}
@@ -182,53 +164,6 @@ def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]
 
 def sources(*runs: str) -> tuple[SourceRun, ...]:
     return tuple(SourceRun(task=task, run=run, digest="cc") for task, run in zip(("sst", "sts"), runs, strict=False))
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ({}, {}, ("", "")),
-        (  # as with --drop-overlap or --without-rows-of
-            {"identity": with_data("a" * 64)},
-            {"identity": with_data("e" * 64), "scores": {"sst": OWN.model_copy(update={"train_rows": 9})}},
-            ("training rows 10 (aaaaaaaa)", "training rows 9 (eeeeeeee)"),
-        ),
-        (  # what a sample holds goes with the seed, which has a column of its own
-            {"identity": with_data("a"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}},
-            {"identity": with_data("e"), "scores": {"sst": OWN.model_copy(update={"limit": 10})}, "seed": 2},
-            ("", ""),
-        ),
-        (
-            {"backbone": "/models/mini", "identity": with_data("a", "1" * 64)},
-            {"backbone": "bert-base", "identity": with_data("a", "2" * 64)},
-            ("backbone mini (11111111)", "backbone bert-base (22222222)"),
-        ),
-        ({"sources": sources(FIRST)}, {"sources": sources(FIRST, ALONE)}, ("sources sst", "sources sst+sts")),
-        (
-            {"sources": sources(FIRST, ALONE)},
-            {"sources": sources(SECOND, ALONE)},
-            (f"sources sst@{FIRST}+sts@{ALONE}", f"sources sst@{SECOND}+sts@{ALONE}"),
-        ),
-        ({"sources": sources(FIRST)}, {"sources": sources(SECOND), "seed": 2}, ("", "")),
-        (  # as after a misspelt class was corrected
-            {"identity": with_data("a", classes=["bug", "biling", "billing"])},
-            {"identity": with_data("a", classes=["bug", "billing"])},
-            ("classes 3 (2495b032)", "classes 2 (afcb96ed)"),
-        ),
-        (
-            {"identity": with_data("a", classes=[], range=[0.0, 5.0])},
-            {"identity": with_data("a", classes=[], range=[1.0, 5.0])},
-            ("range [0.0, 5.0]", "range [1.0, 5.0]"),
-        ),
-    ],
-)
-def test_a_list_says_whether_runs_differ_in_rows_backbone_or_sources(
-    one: dict[str, Any], other: dict[str, Any], expected: tuple[str, str], tmp_path: Path, verb: Run, ledger: Ledger
-) -> None:
-    for run, changes in (("8" * 12, one), ("9" * 12, other)):
-        ledger.finish(record(run, kind="merge", **{"sources": (), **changes}), CURVE, {"sst": answers(1)})
-    status, (head, *lines), _ = verb("runs", "list", "--kind", "merge")
-    assert (status, tuple(line[head.index("differs in") :] for line in lines)) == (0, expected)
 
 
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
@@ -284,14 +219,6 @@ def test_an_ensemble_needs_the_members_that_it_did_not_take_too(verb: Run, ledge
     assert verb("runs", "remove", ensemble.run, SECOND, ALONE)[0] == 0
 
 
-def test_show_survives_a_run_without_its_curve(verb: Run, ledger: Ledger) -> None:
-    (ledger.folder(FIRST) / "curve.csv").unlink()
-    status, out, _ = verb("runs", "show", FIRST)
-    assert status == 0
-    assert out[-1].startswith("problem")
-    assert "curve.csv" in out[-1]
-
-
 def test_what_a_record_says_can_neither_steer_a_terminal_nor_forge_a_line(verb: Run, ledger: Ledger) -> None:
     finished = ledger.find(FIRST)
     assert finished is not None
@@ -321,11 +248,6 @@ def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledge
     assert (score["test"]["p_value"], score["test"]["verdict"]) == (pytest.approx(test.p_value), test.verdict)
     back = json.loads(verb("runs", "compare", SECOND, FIRST, "--json")[1][-1])["scores"][0]["test"]
     assert back["difference"] == -score["test"]["difference"]
-
-
-def test_compare_shows_every_setting_in_which_runs_differ(verb: Run) -> None:
-    settings = json.loads(verb("runs", "compare", FIRST, LATER, "--json")[1][-1])["settings"]
-    assert settings == {"kind": ["adapter", "sequential"], "sources": [None, f"sst@{FIRST}"]}
 
 
 def test_compare_shows_in_which_classes_runs_differ(verb: Run, ledger: Ledger) -> None:
@@ -431,12 +353,6 @@ def test_what_may_be_needed_is_removed_only_by_force(name: str, verb: Run, ledge
     assert not ledger.began(ALONE)
 
 
-def test_a_damaged_run_can_itself_be_removed(verb: Run, ledger: Ledger) -> None:
-    cut_off(ledger.folder(ALONE) / "run.json")
-    assert verb("runs", "remove", ALONE)[0] == 0
-    assert not ledger.began(ALONE)
-
-
 @pytest.mark.parametrize("arguments", [["runs", "list"], ["du"]])
 def test_a_run_that_may_not_be_read_is_named_and_the_rest_is_shown(
     arguments: list[str], verb: Run, ledger: Ledger
@@ -445,12 +361,6 @@ def test_a_run_that_may_not_be_read_is_named_and_the_rest_is_shown(
         status, out, error = verb(*arguments)
     assert (status, bool(out)) == (0, True)
     assert error == f"warning: {ledger.folder(SECOND)}/run.json: permission denied: make it readable\n"
-
-
-def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -> None:
-    assert verb("runs", "remove", FIRST)[0] == 2
-    assert verb("runs", "remove", FIRST, LATER)[0] == 0
-    assert ledger.names() == [SECOND, ALONE]
 
 
 @pytest.mark.parametrize(
@@ -510,15 +420,6 @@ def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.Cap
         assert main([*verb, f"--reports={tmp_path / 'none'}", f"--store={tmp_path / 'none'}"]) == 0
     assert capsys.readouterr().out.startswith(f"no finished runs in {tmp_path / 'none/runs'}\n")
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
-def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
-    curve = [CurvePoint(float(epoch), None, 0.5) for epoch in range(count)]
-    shown = [point.epoch for point in few_points(curve, best=count // 3)]
-    assert shown == sorted(set(shown))
-    assert {0, count - 1, count // 3} <= set(shown)
-    assert len(shown) <= 7
 
 
 def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # type: ignore[no-untyped-def]

@@ -29,6 +29,8 @@ from stages.predict import predict
 from tests.nano import save_backbone
 from tests.runs import single_run
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
 

@@ -28,6 +28,8 @@ from stages.compare.cross_task import read_as, read_on, reading_of, score_across
 from stages.report import report
 from tests.runs import single_run
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 Quick = Callable[..., Recipe]
 
 
@@ -128,19 +130,6 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
         ("frozen", "alike", "pairs"): "probability",
         ("full", "pairs", "alike"): "middle",
     }
-
-
-def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, quick: Quick, tmp_path: Path) -> None:
-    """The head and the backbone are the kept ones: its own dev rows under another task's name have its own score."""
-    record = trained(place, "full", "films", quick("full"))
-    twin = place.data / "twin" if place.data else tmp_path
-    shutil.copytree(twin.parent / "films", twin)
-    (twin / "task.toml").write_text((twin / "task.toml").read_text().replace('"films"', '"twin"'))
-    score_across({record.run: {}}, ["twin"], place)
-    found = place.ledger.find(record.run)
-    assert found is not None
-    assert found.scores["twin"].dev == record.dev
-    pd.testing.assert_frame_equal(place.ledger.predictions(record.run, "twin"), place.ledger.predictions(record.run))
 
 
 def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -264,14 +253,6 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
     assert {name: (folder / name).read_bytes() for name in shown} == shown
 
 
-def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("stages.compare.compare.score_across", lambda *_: pytest.fail("scored"))
-    _, folder = compare(study(methods=["frozen"], reference="frozen", targets=["alike"]), place)
-    assert not (folder / "tables" / "cross-task.csv").exists()
-    records = map(place.ledger.find, (folder.name for folder in place.ledger.root.iterdir()))
-    assert all(len(record.scores) == len(record.trained_on) for record in records if record)
-
-
 @pytest.mark.parametrize(
     ("of_task", "of_row"),
     [({"cosine_scale": "shifted"}, {}), ({}, {"tune": {"cosine_scale": ["shifted"]}})],
@@ -310,24 +291,6 @@ def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(
         cosines = torch.nn.functional.cosine_similarity(*vectors)
         saved = place.ledger.predictions(record.run, "pairs")["prediction"]
         np.testing.assert_allclose(saved, 2.5 * (cosines + 1), rtol=2e-2, atol=2e-2)
-
-
-def test_a_tuned_threshold_is_tuned_for_every_model_that_is_read_by_the_cosine(place: Workspace, same: Path) -> None:
-    """With threshold 0 nearly every pair would be of the second class."""
-    place = dataclasses.replace(place, data=same)
-    recipe = {"encoding": "siamese", "epochs": 1, "batch_size": 16, "learning_rate": 5e-3}
-    rows = {"single": {"method": "full", "tasks": {"same": {"head": "cosine", "cosine_threshold": "tuned"}}}}
-    study = parse_study(
-        {"name": "read", "methods": ["single"], "targets": ["films", "same"], "seeds": [1]}
-        | {"cross_task": True, "recipe": recipe, "rows": rows},
-        "test",
-    )
-    result, _ = compare(study, place)
-    (films,) = (entry for entry in result.entries if entry.target == "films")
-    record = place.ledger.find(films.run or "")
-    assert record is not None and record.scores["same"].reading == "cosine"
-    table = place.ledger.predictions(record.run, "same")
-    assert record.scores["same"].dev >= (table["label"] == 0).mean() > 0.5
 
 
 def test_models_that_were_read_on_every_target_need_not_be_there(

@@ -2,27 +2,20 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.reporting.runs import StudyRuns
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import compare, dry_run
 from stages.compare.plan import Job, in_order, jobs_of, plan
-from stages.report import report
-from stages.run_archives import export_runs
-from stages.runs import Runs
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8}
 RATES = {"learning_rate": [1e-6, 5e-3, 2e-3]}
@@ -113,11 +106,6 @@ def test_what_other_tasks_give_may_be_trained_once(where: str, source_seed: int)
     assert len(given) == 2  # a model and an adapter of meals, for both seeds
 
 
-def test_a_single_value_is_no_choice() -> None:
-    of = study(methods=["full"], tune={"full": {"epochs": [7]}})
-    assert [(job.trials, job.parts[0].recipe.epochs) for job in jobs_of(of, plan(of)).values()] == [((), 7)] * 2
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
     root = tmp_path_factory.mktemp("tuned")
@@ -190,48 +178,6 @@ def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  
     assert fused.total_seconds == pytest.approx(fused.seconds + sources)
 
 
-def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_were_run(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    rates = {"learning_rate": [1e-6, 5e-3]}
-    asked = study(methods=["full", "sequential"], tune={"full": rates}, seeds=[2, 3], source_seed=1)
-    result, _ = compare(asked, workspace)
-    first, second = StudyRuns(result, workspace.ledger).cell("sequential", "films")
-    meals = [record for record in workspace.ledger.records()[0].values() if record.task == "meals"]
-    sources = {seed: sum(record.cost.seconds for record in meals if record.seed == seed) for seed in (1, 2)}
-    assert len(meals) == 3  # the source, and with the first seed the trials that chose its rate
-    assert first.total_seconds == pytest.approx(first.record.cost.seconds + sum(sources.values()))
-    assert second.total_seconds == pytest.approx(second.record.cost.seconds + sources[1])
-    runs = Runs(workspace.reports, workspace.store_root)
-    exported = export_runs(runs, tmp_path / "runs.tar.xz", result.study.name)
-    assert {record.run for record in meals} <= {*runs.uses} & {*exported.runs}
-    taken = first.record.sources[0].run
-    assert {*first.entry.source_trials} == {record.run for record in meals} - {taken}
-
-
-@pytest.mark.slow
-def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
-    workspace, result, folder = compared
-    page = (folder / "tables.md").read_text()
-    assert "adapter was tuned on the validation rows (learning rate" not in page  # keys are named as they are written
-    tried = "(learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse"
-    assert f"adapter was tuned on the validation rows {tried}" in page
-    assert "Rows had different numbers of trials (full fine-tuning 1; adapter 3; fusion 4)" in page
-    kept = {entry.seed: workspace.ledger.find(str(entry.run)) for entry in result.entries if entry.method == "adapter"}
-    is_edge = {1e-6: "lowest", 5e-3: "highest"}.get(kept[1].recipe.learning_rate)
-    told = f"adapter, learning_rate {kept[1].recipe.learning_rate} ({is_edge}) in 1 of 1." in page
-    assert told == (is_edge is not None)
-    choices = pd.read_csv(folder / "tables/choices.csv").set_index("method").iloc[:, 0]
-    assert "settings (3)" in choices["adapter"] and "own adapter's settings (3)" in choices["fusion"]
-    main = pd.read_csv(folder / "tables/main.csv").set_index("method")
-    assert main["trials"].to_dict() == {"full fine-tuning": 1, "adapter": 3, "fusion": 4}
-    losing = {run for entry in result.entries for run in entry.trials} - {entry.run for entry in result.entries}
-    html = (folder / "index.html").read_text()
-    assert losing and not [run for run in losing if run in html]
-    report("small", workspace.reports)
-    assert (folder / "tables.md").read_text() == page
-
-
 @pytest.mark.slow
 def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> None:  # type: ignore[no-untyped-def]
     workspace, result, _ = compared
@@ -243,12 +189,6 @@ def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> Non
     # The second seed's run is not known before the trials are finished.
     planned = dry_run(study(tune={"adapter": RATES, "full": {"epochs": [2, 3]}}), again(workspace))
     assert planned.summary() | {"seconds": 0} == {"study": "small", "runs": 13, "done": 11, "to_do": 2, "seconds": 0}
-
-
-def test_rows_with_as_many_trials_are_not_warned_of(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
-    alike = study(methods=["full", "adapter"], tune={"full": {"epochs": [1, 2]}, "adapter": {"epochs": [1, 2]}})
-    dry_run(alike, workspace)
-    assert "tuned" not in capsys.readouterr().err
 
 
 def test_an_interrupted_study_goes_on_where_it_was(
@@ -307,18 +247,3 @@ def test_weights_that_are_wanted_are_kept_of_the_trials_so_that_none_is_trained_
     assert len(trained) == len(set(trained)) == 4  # films and meals alone, and films from meals twice
     (kept,) = (entry for entry in result.entries if entry.line.source)
     assert len(kept.trials) == 2 and workspace.ledger.weights_file(str(kept.run)).is_file()
-
-
-def test_few_rows_take_as_many_steps_as_asked_and_ten_scores(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    steps, step = itertools.count(), torch.optim.AdamW.step
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        next(steps)
-        return step(*arguments, **options)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
-    recipe = Recipe.parse(QUICK | {"trainable": "head", "min_steps": 400, "evaluations": 10, "batch_size": 32}, "test")
-    record = TrainingRun(RunRequest.single("frozen", workspace.task("films"), recipe, 1, 90), workspace).get()
-    taken = next(steps)
-    assert 400 <= taken < 403
-    assert len(workspace.ledger.curve(record.run)) == 10

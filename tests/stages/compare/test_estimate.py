@@ -1,7 +1,5 @@
 """The time that a study will take, against runs with known times."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.plan import Job, Part
-from tests.nano import save_backbone
 
 
 def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
@@ -85,20 +82,6 @@ def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspa
     assert estimate.seconds(job("full", "meals", epochs=2)) == pytest.approx(77)
 
 
-def test_runs_with_smart_tell_of_plain_ones_too(workspace: Workspace) -> None:
-    found = Estimate(workspace)
-    found.learn(record(workspace, "full", "films", recipe=Recipe(trainable="full", epochs=2, smart=1.0)))
-    assert found.seconds(job("full", "films", epochs=2, smart=5.0)) == pytest.approx(14)
-    assert found.seconds(job("full", "films", epochs=2)) == pytest.approx(6 * 3 / 8 + 8)
-
-
-def test_joint_training_counts_the_rows_of_all_its_tasks(workspace: Workspace, estimate: Estimate) -> None:
-    cost = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=32.0, peak_memory_mb=1.0)
-    estimate.learn(record(workspace, "multitask", "films", "meals", cost=cost))
-    assert estimate.seconds(job("multitask", "films", "meals", epochs=2)) == pytest.approx(28)
-    assert estimate.seconds(job("multitask", "films", "meals", "pairs", epochs=2)) == pytest.approx(42)
-
-
 @pytest.mark.parametrize(
     ("recipe", "rows"),
     [
@@ -126,27 +109,3 @@ def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) 
     assert estimate.seconds(job("adapter", "films")) is None
     both = [job("adapter", "films"), job("full", "films", epochs=2)]
     assert estimate.total(both) == Duration(pytest.approx(14), 1)
-
-
-def test_a_row_on_a_backbone_of_its_own_takes_as_long_as_runs_on_that(
-    workspace: Workspace, estimate: Estimate, backbone_folder: Path, tmp_path: Path
-) -> None:
-    """Which backbone it is, its weights say, whatever its folder is called."""
-    other = str(save_backbone(tmp_path / "other", seed=7))
-    asked = job("full", "films", epochs=2, backbone=other)
-    assert (estimate.seconds(asked), estimate.learned_from([asked])) == (None, 0)
-    slow = Cost(trainable_parameters=1, seconds=140.0, examples_per_second=3.2, peak_memory_mb=1.0)
-    of_other = workspace.on(other).backbone.identity
-    estimate.learn(record(workspace, "full", "films", run="slow", cost=slow, backbone=of_other))
-    assert (estimate.seconds(asked), estimate.learned_from([asked])) == (pytest.approx(140), 1)
-    same = job("full", "films", epochs=2, backbone=str(shutil.copytree(backbone_folder, tmp_path / "same")))
-    for alike in (same, job("full", "films", epochs=2)):
-        assert (estimate.seconds(alike), estimate.learned_from([alike])) == (pytest.approx(14), 1)
-    assert estimate.learned_from([same, asked]) == 2
-
-
-def test_a_model_that_was_only_scored_took_no_training(workspace: Workspace) -> None:
-    scored = Cost(trainable_parameters=0, seconds=4.0, examples_per_second=0.0, peak_memory_mb=1.0)
-    estimate = Estimate(workspace)
-    estimate.learn(record(workspace, "frozen", "pairs", cost=scored, recipe=Recipe(epochs=1)))
-    assert estimate.seconds(job("frozen", "pairs", epochs=1)) == pytest.approx(4)

@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
-from pipeline.reporting.forgetting import changes, proofs
+from pipeline.reporting.forgetting import changes
 from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
 from stages.compare.compare import compare
-from tests.stages.compare.small import QUICK, again, study
+from tests.stages.compare.small import again, study
 
 
 def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:
@@ -88,12 +88,6 @@ def test_what_cannot_be_tuned_further_is_told_before_training(
     checked(study(methods=["full", "next"], sources=["pairs"], rows={"next": turn}), workspace)
 
 
-def test_each_step_of_a_model_that_goes_through_tasks_is_checked(workspace: Workspace) -> None:
-    both = {"method": "sequential", "order": ["meals", "pairs", "films"], "recipe": {"second_encoder": "static"}}
-    with pytest.raises(PipelineError, match=r"in-turn on films: the model of pairs \(row in-turn\) has trainable"):
-        checked(study(methods=["full", "in-turn"], sources=["meals", "pairs"], rows={"in-turn": both}), workspace)
-
-
 def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_as_it_was(workspace: Workspace) -> None:
     still = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
     small = study(
@@ -132,39 +126,4 @@ def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_a
     runs = StudyRuns(result, workspace.ledger)
     starts = [note for note in notes(runs) if note.startswith("Start of")]
     assert [note.split(",")[0] for note in starts] == ["Start of warm"]
-    assert compare(small, again(workspace))[0] == result
-
-
-def test_an_adapter_that_learns_tasks_in_turn_is_not_said_to_forget_nothing(workspace: Workspace) -> None:
-    """Its own runs on other targets are other adapters, but in each of them one task is learned over another."""
-    small = study(
-        methods=["adapter", "through"],
-        rows={"through": {"method": "adapter", "through": ["pairs", "meals", "films"]}},
-        targets=["films", "meals"],
-        sources=["pairs"],
-        limit=48,
-        recipe=QUICK | {"epochs": 1},
-    )
-    result, _ = compare(small, workspace)
-    assert {proof.row for proof in proofs(StudyRuns(result, workspace.ledger))} == {"adapter"}
-
-
-def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:
-    small = study(
-        methods=["full", "multitask", "later"],
-        rows={"later": {"method": "multitask", "after": ["meals", "films"]}},
-        targets=["films", "pairs"],
-        sources=["meals"],
-        limit=48,
-    )
-    result, _ = compare(small, workspace)
-    (run,) = {entry.run for entry in result.entries if entry.method == "later"}
-    (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
-    record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
-    steps = workspace.ledger.lineage(record)
-    assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
-    assert steps[1].weights_sha256 == record.sources[0].digest
-    # What it begins with counts: same recipe, rows and seed, another model.
-    assert record.recipe == first.recipe
-    assert workspace.ledger.curve(run)["loss"].tolist() != workspace.ledger.curve(plain)["loss"].tolist()
     assert compare(small, again(workspace))[0] == result

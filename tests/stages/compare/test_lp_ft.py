@@ -66,13 +66,6 @@ def test_it_starts_with_the_probes_head_on_the_pretrained_encoder(
     agree(dataclasses.replace(workspace), "films", record.run, data_folder, tmp_path)
 
 
-def test_its_start_scores_as_the_probe_does(workspace: Workspace) -> None:
-    result, _ = compare(study(**{"lp-ft": {**LP_FT, "recipe": {"score_start": True}}}), workspace)
-    record = run_of(workspace, result, "lp-ft")
-    start = workspace.ledger.curve(record.run).iloc[0]
-    assert (start["epoch"], start["dev"]) == (0, pytest.approx(probe_of(workspace, record).dev))
-
-
 def test_a_second_compare_trains_nothing_and_a_killed_one_goes_on(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,13 +87,6 @@ def test_a_second_compare_trains_nothing_and_a_killed_one_goes_on(
     monkeypatch.setattr(TrainingRun, "train", lambda _: pytest.fail("trained"))
     again, _ = compare(study(methods=("lp-ft",)), dataclasses.replace(workspace))
     assert [entry.run for entry in again.entries] == [entry.run for entry in result.entries]
-
-
-def test_the_probe_has_the_rows_of_the_target(workspace: Workspace) -> None:
-    small = study(targets=("films", "pairs"))
-    result, _ = compare(small.model_copy(update={"limit": 48, "target_limit": 24}), workspace)
-    record = run_of(workspace, result, "lp-ft")
-    assert (record.own.train_rows, probe_of(workspace, record).own.train_rows) == (24, 24)
 
 
 def test_sequential_tuning_may_go_on_from_it(workspace: Workspace) -> None:

@@ -1,7 +1,6 @@
 """Rows of merged adapters, from the study to predict."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,8 @@ from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
 from stages.compare.compare import compare, dry_run
 from stages.extract import extract
-from tests.pipeline.runs.test_module_kinds import agree
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 QUICK: dict[str, Any] = {"epochs": 4, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
 ROWS: dict[str, Any] = {
@@ -102,12 +102,6 @@ def test_trained_on_it_starts_as_the_merged_one(compared) -> None:  # type: igno
     assert records["on"].cost.trainable_parameters == records["adapter"].cost.trainable_parameters
 
 
-@pytest.mark.parametrize("method", ROWS)
-def test_predict_restores_it(compared, method: str, data_folder: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    workspace, records, _ = compared
-    agree(dataclasses.replace(workspace), "films", records[method].run, data_folder, tmp_path)
-
-
 def test_a_second_compare_trains_nothing_and_the_report_says_what_it_costs(  # type: ignore[no-untyped-def]
     compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,18 +157,3 @@ def test_adapters_that_do_not_fit_are_told_before_training(
 ) -> None:
     with pytest.raises(PipelineError, match=message):
         checked(study({"merge": {"recipe": recipe}}), workspace)
-
-
-def test_it_stands_beside_the_other_single_task_rows(workspace: Workspace) -> None:
-    """A study is checked with all of them, and they share the adapters and the probe that they are built on."""
-    rows = {
-        "lp-ft": {"method": "full", "of": "frozen"},
-        "bitfit": {"method": "adapter", "recipe": {"adapter": "bitfit"}},
-        "unipelt": {"method": "adapter", "recipe": {"adapter": "unipelt", "unipelt_bottleneck": 8}},
-        "merge": {},
-        "ties": {"method": "merge", "recipe": {"merge": "ties"}},
-    }
-    plan = dry_run(study(rows, targets=["films", "pairs"], sources=["meals"]), workspace)
-    alone = dict.fromkeys(("head only", "lp-ft", "bitfit", "unipelt", "merged adapters", "ties"), 2)
-    # A third adapter, of meals, is merged only.
-    assert {row.title: row.runs for row in plan.rows} == {"adapter": 3, **alone}

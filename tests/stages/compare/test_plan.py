@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry
-from pipeline.runs import workspace as workspaces
-from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
-from stages.compare.compare import dry_run
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
 from stages.studies import STUDIES, find_study
 
@@ -174,18 +170,6 @@ def test_a_source_of_a_fusion_goes_through_no_task_that_its_target_would_not_tak
     assert by_task == {"quora": ["sst", "quora"], "sst": ["quora", "sst"], "sts": ["sst", "quora", "sts"]}
 
 
-def test_an_ensemble_of_models_that_learnt_tasks_in_turn_is_planned_for_each_of_them() -> None:
-    rows = {
-        "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
-        "joined": {"method": "ensemble", "of": ["in-turn", "full"]},
-    }
-    of = study(methods=["full", "in-turn", "joined"], rows=rows, seeds=[1], scoring="half")
-    found = {cell.target: job for cell, job in jobs_of(of, plan(of)).items() if cell.method == "joined"}
-    assert {target: (job.task, len(job.needs)) for target, job in found.items()} == {
-        "sst": ("sst", 2), "sts": ("sts", 2),
-    }  # fmt: skip
-
-
 def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
     rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
     of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
@@ -209,16 +193,6 @@ def test_joint_training_may_come_after_other_tasks() -> None:
     (before,) = job.needs
     (first,) = before.needs
     assert (before.kind, before.task, first.kind, first.task) == ("sequential", "sts", "full", "imdb")
-
-
-def test_the_target_alone_is_limited_further() -> None:
-    of = study(target_limit=50)
-    assert limits(job_of(of, cell("full", "sst"))) == {"sst": 50}
-    sequential = job_of(of, cell("sequential:imdb", "sst"))
-    assert (limits(sequential), limits(sequential.needs[0])) == ({"sst": 50}, {"imdb": 500})
-    fused = job_of(of, cell("fusion", "sst"))
-    assert [limits(need) for need in fused.needs] == [{"imdb": 500}, {"sst": 50}, {"sts": 500}]
-    assert limits(job_of(of, cell("multitask", "sst"))) == {"imdb": 500, "sst": 50, "sts": 500}
 
 
 def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
@@ -245,17 +219,6 @@ def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> Non
     assert {part.recipe.min_steps for part in joint.parts} == {70}
 
 
-def test_what_joint_training_on_the_curve_starts_after_is_that_of_the_main_table() -> None:
-    of = study(
-        methods=["full", "joint"],
-        rows={"joint": {"method": "multitask", "after": ["imdb", "sts"]}},
-        curve={"rows": [100], "recipe": {"epochs": 30}},
-    )
-    main, point = (job_of(of, cell("joint", "sst", rows=rows)) for rows in (None, 100))
-    assert {part.recipe.epochs for part in point.parts} == {30}
-    assert point.needs == main.needs
-
-
 def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
     of = study(limit=None, curve={"rows": [100, 300, 1000]})
     cells = plan(of, {"sst": 300, "sts": 5000, "imdb": 20000})
@@ -263,21 +226,6 @@ def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
     assert {cell.rows for cell in cells if cell.target == "sts"} == {None, 100, 300, 1000}
     assert {cell.rows for cell in plan(study(curve={}))} == {None, 100, 300}
     assert {cell.rows for cell in plan(study(curve={}, target_limit=100))} == {None}
-
-
-def test_cells_share_jobs_and_jobs_come_after_what_they_need() -> None:
-    of = study()
-    found = jobs(of)
-    # Per seed: full of 3 tasks, 4 sequential, 1 joint, adapters of 3 tasks, 2 fusions.
-    assert len(found) == 2 * (3 + 4 + 1 + 3 + 2)
-    for position, job in enumerate(found):
-        assert all(need in found[:position] for need in job.needs)
-
-
-def test_rows_with_one_recipe_are_one_job_and_with_two_are_two() -> None:
-    rows = {"again": {"method": "full"}, "other": {"method": "full", "recipe": {"pooling": "cls"}}}
-    of = study(methods=["full", "again", "other"], rows=rows, seeds=[1], targets=["sst"])
-    assert [job.row for job in jobs(of)] == ["full", "other"]
 
 
 def test_a_row_is_built_on_the_row_it_names() -> None:
@@ -310,12 +258,6 @@ def test_the_jobs_of_all_cells_are_those_of_each() -> None:
     of = study(**EVERY_ROW, seeds=[3, 1, 2])
     cells = plan(of)
     assert jobs_of(of, cells) == {cell: job_of(of, cell) for cell in cells}
-
-
-def test_equal_jobs_of_a_study_are_one_object() -> None:
-    of = study(**EVERY_ROW)
-    found = [job for root in jobs_of(of, plan(of)).values() for job in (root, *root.needs)]
-    assert len({id(job) for job in found}) == len({*found}) < len(found)
 
 
 TASKS = ["sst", "sts", "imdb", "quora", "mr", "rte", "mrpc", "cola"]
@@ -420,33 +362,3 @@ def test_a_job_is_the_same_job_in_another_process() -> None:
         check=True,
     )
     assert done.stdout == b"known\n"
-
-
-@pytest.mark.parametrize("count", ["files of tasks read", "recipes resolved", "recipes of a study made"])
-def test_planning_more_seeds_costs_no_more_than_their_runs(
-    count: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks and recipes are the same for every seed."""
-    places: dict[str, tuple[Any, str]] = {
-        "files of tasks read": (Task, "read"),
-        "recipes resolved": (workspaces, "resolve"),
-        "recipes of a study made": (Study, "recipe_for"),
-    }
-    owner, name = places[count]
-    calls, original = [0], getattr(owner, name)
-
-    def counted(*arguments: Any) -> Any:
-        calls[0] += 1
-        return original(*arguments)
-
-    monkeypatch.setattr(owner, name, counted)
-
-    def needed(seeds: int) -> int:
-        calls[0] = 0
-        values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
-        tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
-        of = parse_study({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
-        assert dry_run(of, replace(workspace)).summary()["runs"] == 15 * seeds
-        return calls[0]
-
-    assert needed(5) == needed(1) > 0

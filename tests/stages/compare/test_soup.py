@@ -17,6 +17,8 @@ from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare
 from stages.extract import extract
 
+pytestmark = pytest.mark.usefixtures("trained_once")
+
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "bottleneck": 4, "precision": "fp32"}
 SOUP: dict[str, Any] = {"method": "merge", "of": "warm", "experts": 3}
 

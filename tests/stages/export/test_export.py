@@ -21,16 +21,15 @@ import yaml
 from pipeline import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import adapterhub, hub
 from stages.export.export import export
 from stages.export.trained import Trained, Written
 from stages.extract import extract
-from stages.fuse import fuse
-from stages.prune import prune
 from tests.runs import joint_run, single_run
 from tests.stages.conftest import Shop
+
+pytestmark = pytest.mark.usefixtures("trained_once")
 
 Command = Callable[..., tuple[int, str, str]]
 TEXTS = ["the film is good", "the meal is very awful", "the song"]
@@ -116,33 +115,6 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     assert f"| dev | 40 | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
 
 
-def test_the_card_of_a_pruned_fusion_has_the_rows_that_the_whole_one_was_trained_on(shop: Shop, tmp_path: Path) -> None:
-    place = shop.copied(tmp_path)
-    whole = shop.fusions["pairs"]
-    shutil.copytree(shop.workspace.ledger.folder(whole.run), place.ledger.folder(whole.run))
-    once = prune("pairs", place, keep=2, using=whole.run).record
-    twice = prune("pairs", place, keep=1, using=once.run).record
-    export("pairs", tmp_path / "card", place, "adapterhub", using=twice.run)
-    assert f"`pairs`: {whole.score('pairs').train_rows} training rows." in (tmp_path / "card" / "README.md").read_text()
-    shutil.rmtree(place.ledger.folder(whole.run))
-    export("pairs", tmp_path / "bare", place, "adapterhub", using=twice.run)
-    assert "`pairs`: size not recorded." in (tmp_path / "bare" / "README.md").read_text()
-
-
-def test_a_run_that_was_scored_on_other_rows_says_so(
-    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
-) -> None:
-    halved = dataclasses.replace(workspace, scoring=ScoredRows(rows="half"))
-    record = extract("films", quick("adapter", epochs=1), halved, seed=1).record
-    export("films", tmp_path / "films", halved, "adapterhub")
-    text = (tmp_path / "films" / "README.md").read_text()
-    score = record.scores["films"]
-    assert score.test is not None
-    assert f"| held out | {score.test_rows} | {score.test:.4f} | scored once, at the end |" in text
-    metadata = yaml.safe_load(text.split("---\n")[1])
-    assert metadata["model-index"][0]["results"][0]["dataset"]["split"] == "held out"
-
-
 def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
     workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,19 +151,6 @@ def test_the_card_names_the_data_and_terms_of_all_tasks_that_a_model_was_trained
         text = (tmp_path / record.kind / "README.md").read_text()
         assert sentence in text
         assert "Data of `films`: as films asks. Data of `meals`: as meals asks. The terms of" in text
-
-
-def test_the_card_of_a_fusion_names_what_its_adapters_were_trained_on_before(
-    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extract("pairs", quick("adapter", epochs=1), workspace, seed=0)
-    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_: "pairs")
-    extract("meals", quick("adapter", epochs=1), workspace, seed=0, start_from="pairs")
-    extract("films", quick("adapter", epochs=1), workspace, seed=0)
-    fuse("films", quick("fusion", fusion="standard", epochs=1), workspace, seed=0, sources="films,meals")
-    export("films", tmp_path / "films", workspace, "adapterhub", using="fusion")
-    text = (tmp_path / "films" / "README.md").read_text()
-    assert "Before that, these adapters were trained on `pairs`." in text
 
 
 def test_a_full_model_of_the_ledger(

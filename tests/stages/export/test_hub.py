@@ -121,10 +121,6 @@ def test_a_repository_whose_task_file_is_no_exports_keeps_its_files(
     assert (transport.deleted, len(transport.sent)) == ([], 2)
 
 
-def test_the_list_of_files_is_what_would_be_sent(folder: Path) -> None:
-    assert hub.files_of(folder) == [("README.md", 8), ("films/adapter.safetensors", 7)]
-
-
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "log in"), (403, "no right to write"), (500, "refused it (500)")]
 )

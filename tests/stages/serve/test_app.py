@@ -230,25 +230,6 @@ def test_a_body_without_a_length_is_read_no_further_than_the_limit(client: Clien
     assert b"the body is longer than 1000 bytes" in answer
 
 
-@pytest.mark.parametrize("head", [b"content-length: 100\r\n\r\n{", b"transfer-encoding: chunked\r\n\r\n64\r\n{"])
-def test_a_client_that_goes_while_it_sends_is_counted_and_no_fault_of_the_server(
-    head: bytes, client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened = client()
-    with socket.create_connection((opened.base_url.host, opened.base_url.port), timeout=30) as connection:
-        connection.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\n" + head)
-    while 'path="/predict",status=' not in (metrics := opened.get("/metrics").text):
-        time.sleep(0.005)
-    assert 'pipeline_requests_total{path="/predict",status="499"} 1' in metrics
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(("address", "status"), [("/", 200), ("/health", 200), ("/predict", 405), ("/nowhere", 404)])
-def test_head_asks_whether_the_server_is_there(address: str, status: int, client: Client) -> None:
-    answer = client().head(address)
-    assert (answer.status_code, answer.content) == (status, b"")
-
-
 def test_a_full_queue_is_429_with_the_time_to_wait_and_loses_none(client: Client, shelf: FakeShelf) -> None:
     opened = client(max_queue=2, max_batch=1, max_wait=0.0)
     films = shelf.served["films"]
@@ -282,15 +263,6 @@ def test_an_explanation_takes_the_room_of_its_passes_and_no_more_than_there_is(
         films.open.set()
     assert first.result().json() == SHORT
     assert explained.result().json() == {"text": "a", "task": "films"}
-
-
-def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_queue_holds(
-    client: Client, shelf: FakeShelf
-) -> None:
-    shelf.served |= {f"task{number}": Fake(f"task{number}@1") for number in range(20)}
-    answer = client(max_queue=8, max_batch=8, max_wait=0.0).post("/predict/all", json={"inputs": ["a"] * 8})
-    assert answer.status_code == 200
-    assert answer.json()["answers"].keys() == shelf.served.keys() - {"pairs"}
 
 
 @pytest.mark.parametrize(

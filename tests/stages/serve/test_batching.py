@@ -66,14 +66,6 @@ def test_only_requests_for_the_same_work_are_joined_and_the_oldest_comes_first()
     assert (one.batches, other.batches) == ([[0], [2, 4]], [[1, 3]])
 
 
-def test_a_lonely_request_waits_for_others_as_long_as_it_may() -> None:
-    model = Model()
-    with batcher(max_wait=0.3) as queue:
-        started = time.monotonic()
-        assert queue.submit(model.double, [1]).result(10) == [2]
-        assert time.monotonic() - started >= 0.3
-
-
 @pytest.mark.parametrize("requests", [[[1], [2, 3]], [[1, 2, 3]]], ids=["joined", "alone"])
 def test_a_full_batch_does_not_wait(requests: list[list[int]]) -> None:
     """Whether requests have joined, or one fills it."""

@@ -200,20 +200,6 @@ def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
     assert capsys.readouterr().err.count("RuntimeError: unforeseen") == 1
 
 
-def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:
-    found = client.get("/models").json()
-    assert found["default"] == "films"
-    models = {model["name"]: model for model in found["models"]}
-    assert len(models) == 5
-    films, pairs = (models[f"{task}@{shop.fusions[task].run}"] for task in ("films", "pairs"))
-    assert (films["kind"], films["pair"], films["classes"], films["sources"]) == (
-        "fusion", False, ["bad", "good"], ["meals", "pairs"],
-    )  # fmt: skip
-    assert (pairs["pair"], pairs["classes"], pairs["range"]) == (True, [], [0.0, 5.0])
-    assert [model["name"] for model in models.values() if model["default"]] == [films["name"]]
-    assert not models[f"films@{shop.adapters['films'].run}"]["best"]
-
-
 def test_texts_that_are_too_long_or_unfit_cost_others_no_answer(client: httpx.Client) -> None:
     bodies = [
         ({"inputs": "the film is good"}, 200),
@@ -346,27 +332,6 @@ def test_a_store_that_changes_is_picked_up(
     store.with_name("away").rename(store)
     shelf.refresh()
     assert shelf.tasks == []
-
-
-def test_the_model_of_the_last_classes_is_served_and_the_others_are_named(
-    changing: tuple[Path, list[Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, (weak, strong) = changing
-    old, new = (f"films@{each.manifest.run}" for each in (strong, weak))
-    put(strong, store)
-    shelf = StoreShelf.open(store, None, None, "fp32")
-    assert (shelf.load("films").name, capsys.readouterr().err) == (old, "")
-    file = store / weak.manifest.place / "manifest.json"  # as if its classes had been corrected, and it trained since
-    manifest = json.loads(file.read_text())
-    manifest["meaning"]["classes"] = ["bad", "fine"]
-    file.write_text(json.dumps(manifest | {"finished_at": "2999-01-01T00:00:00Z"}))
-    for open_shelf in (lambda: shelf, lambda: StoreShelf.open(store, None, None, "fp32")):
-        opened = open_shelf()
-        for _ in range(2):
-            opened.refresh()
-        assert opened.load("films").name == new and opened.load(old).name == old
-        note = f"films: adapter {weak.manifest.run} is used. Models of other classes, range or metric are not: adapter"
-        assert capsys.readouterr().err.count(note) == 1
 
 
 def test_what_cannot_be_served_is_one_message(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,26 +118,6 @@ def test_the_page_shows_what_the_server_says(show: Callable[..., Page], address:
 
 
 @pytest.mark.long
-def test_shares_are_shown_by_token_layer_and_adapter(show: Callable[..., Page], address: str) -> None:
-    page = show()
-    ask(page, FILM)
-    found = httpx.post(f"{address}/models/films/explain", json={"inputs": FILM}, timeout=60).json()
-    (part,) = found["inputs"]
-    for number, name in enumerate(found["adapters"]):
-        page.get_by_label(name, exact=True).check()
-        rows = cells(page, "#heat table")
-        assert [row[0] for row in rows] == part["tokens"] == ["[CLS]", *FILM.split(), "[SEP]"]
-        for position, row in enumerate(rows):
-            by_layer = [
-                [site["shares"][position][number] for site in part["layers"] if site["layer"] == layer]
-                for layer in (0, 1)
-            ]
-            means = [sum(map(sum, by_layer)) / 4, *(sum(sites) / 2 for sites in by_layer)]
-            assert [float(text) for text in row[1:]] == pytest.approx([100 * mean for mean in means], abs=0.51)
-    assert page.locator("#heat thead th").all_inner_texts() == ["token", "mean", "layer 1", "2"]
-
-
-@pytest.mark.long
 def test_a_pair_has_two_texts_and_an_adapter_no_shares(show: Callable[..., Page]) -> None:
     page = show()
     page.locator("#model").select_option("pairs")
@@ -167,29 +144,6 @@ def test_what_is_wrong_is_said_and_then_fixed(show: Callable[..., Page]) -> None
     assert page.locator("#cut").inner_text() == "Cut: the text has 42 tokens, and the model reads 24."
     ask(page, FILM)
     assert not page.locator("#cut").is_visible()
-
-
-@pytest.mark.long
-def test_an_answer_is_shown_without_those_of_a_task_that_is_gone(browser: Browser, shop: Shop, tmp_path: Path) -> None:
-    """The page has listed it before."""
-    store = shop.copied(tmp_path).store_root
-    app = make_app(StoreShelf.open(store, "meals", None, "fp32"), Limits(poll=0.05))
-    with served(app) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.goto(address)
-        page.locator("#model option").first.wait_for(state="attached")
-        ask(page, FILM, model="meals")
-        assert cells(page, "#others")[0][0] == "films"
-        for kind in ("fusions", "adapters"):
-            shutil.rmtree(store / kind / "films")
-        while "films" in httpx.get(f"{address}/models").text:
-            time.sleep(0.05)
-        shown = page.locator("#answer").inner_text()
-        ask(page, FILM, model="meals")
-        assert page.locator("#answer").is_visible() and page.locator("#answer").inner_text() == shown
-        for part in ("#others-part", "#error"):
-            assert not page.locator(part).is_visible()
 
 
 def test_a_text_that_is_html_stays_a_text_and_the_policy_stops_scripts(show: Callable[..., Page], address: str) -> None:
@@ -239,16 +193,3 @@ def test_the_page_fits_and_can_be_read(show: Callable[..., Page], width: int, sc
         }"""
     )
     assert contrast >= 4.5
-
-
-@pytest.mark.long
-def test_the_keyboard_asks(show: Callable[..., Page]) -> None:
-    page = show()
-    page.fill("#first", FILM)
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.locator("#result:not([hidden])").wait_for()
-    page.get_by_label("meals", exact=True).focus()
-    page.keyboard.press("ArrowRight")
-    assert page.get_by_label("pairs", exact=True).is_checked()
-    assert "pairs" in (page.locator("#heat .scroll").get_attribute("aria-label") or "")
