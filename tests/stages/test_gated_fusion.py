@@ -123,7 +123,7 @@ def test_what_cannot_be_fused_is_refused(workspace: Any, recipe: Any, quick: Any
     with pytest.raises(PipelineError, match="films: no adapter in .*extract --task films"):
         fuse("films", recipe(own_adapter="trained"), workspace, seed=1)
     extract("pairs", quick("adapter"), workspace, seed=1)
-    with pytest.raises(PipelineError, match="own_adapter = 'frozen' .* name films too"):
+    with pytest.raises(PipelineError, match="own_adapter = 'frozen'"):
         fusion = Fusion(workspace.task("films"), recipe(own_adapter="frozen"), workspace)
         chosen = fusion.choose(parse_sources("meals,pairs", workspace), seed=1)
         TrainingRun(fusion.request(chosen, seed=1, limit=None), workspace).get()
