@@ -43,11 +43,11 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     for site in sites:
         if missing := [name for name in names if name not in site.adapters]:
             raise ValueError(
-                f"layer {site.layer_idx} ({site.location_key}) has no adapter {', '.join(missing)}, but others:"
+                f"layer {site.layer_idx} ({site.location_key}) lacks adapter {', '.join(missing)}:"
                 " adapters that run together must have the same sites"
             )
         if len({tuple(getattr(site.adapters[name], key) for key in _ORDER) for name in names}) > 1:
-            raise ValueError(f"adapters {', '.join(names)} differ in where the residual or the LayerNorm comes")
+            raise ValueError(f"adapters {', '.join(names)} differ in the order of residual and LayerNorm")
     for site in sites:
         vars(site).pop("compose_parallel", None)
         site.compose_parallel = ParallelSite(site, site.compose_parallel)

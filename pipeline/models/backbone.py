@@ -257,4 +257,4 @@ def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None
         problem = f"its config.json describes an encoder that does not run ({reason_of(error)})"
         raise refused(name, f"{problem}: {OTHER_CONFIG}") from error
     if not is_finite(states):
-        raise refused(name, f"its states are NaN or infinite: {OTHER_CONFIG}")
+        raise refused(name, f"its hidden states are NaN or infinite: {OTHER_CONFIG}")

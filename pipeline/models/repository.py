@@ -149,7 +149,7 @@ def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
     files = {"config.json": configuration, "tokenizer_config.json": _json_of(name, "tokenizer_config.json")}
     for file, described in files.items():
         if "auto_map" in described:
-            problem = f"its {file} names code of its own (auto_map), which is never run"
+            problem = f"its {file} names custom code (auto_map), which is never run"
             raise refused(name, f"{problem}: use a backbone whose code is in transformers")
         for key, value in described.items():
             if "attn_implementation" in key and value not in _OWN_ATTENTION:

@@ -92,7 +92,7 @@ def _problems(header: Mapping[str, Any], expected: Mapping[str, Tensor]) -> list
     example = "{}, not {}".format(*shapes[misshapen[0]]) if misshapen else ""
     differences = [
         ("missing", [name for name in expected if name not in header]),
-        ("too many", [name for name in header if name not in expected]),
+        ("unexpected", [name for name in header if name not in expected]),
         (f"of another shape ({example})", misshapen),
         ("not fp32", [name for name in shared if header[name].get_dtype() != _FP32]),
     ]

@@ -128,7 +128,7 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
         if metadata.get("format") != str(_FORMAT):
             raise ValueError("written by another version")
         if _digest(metadata, tensors) != digest:
-            raise ValueError("damaged: its sha256 is not the one it was written with")
+            raise ValueError("damaged: its sha256 does not match")
         progress = json.loads(metadata["progress"])
         if progress["best_score"] is None:
             progress["best_score"] = float("-inf")

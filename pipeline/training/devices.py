@@ -117,7 +117,7 @@ def make_accelerator(
     accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)
     if accelerator.num_processes != process_count():
         raise PipelineError(
-            f"{process_count()} processes were launched, but they do not find each other: on CPUs set"
+            f"{process_count()} processes were launched, but they cannot find each other: on CPUs set"
             " ACCELERATE_USE_CPU=true"
         )
     set_up_sharding(accelerator)

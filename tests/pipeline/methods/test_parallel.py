@@ -128,10 +128,10 @@ def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backb
         parallel_adapters(make(backbone), ["nope"])
     plain = SeqBnConfig(reduction_factor=4)
     encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, leave_out=[1]))
-    with pytest.raises(ValueError, match="layer 1 .*has no adapter meals"):
+    with pytest.raises(ValueError, match="layer 1 .*lacks adapter meals"):
         parallel_adapters(encoder, NAMES[:2])
     encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, original_ln_before=False))
-    with pytest.raises(ValueError, match="differ in where the residual"):
+    with pytest.raises(ValueError, match="differ in the order of"):
         parallel_adapters(encoder, NAMES[:2])
 
 

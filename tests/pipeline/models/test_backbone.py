@@ -310,16 +310,16 @@ CODE = f"raise SystemExit({MARK!r})"
 RUNNING: list[tuple[Damage, str]] = [
     (
         change_config(auto_map={"AutoModel": "evil.Model"}),
-        "config.json names code of its own (auto_map), which is never",
+        "config.json names custom code (auto_map), which is never",
     ),
     (
         change_config(model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}),
-        "config.json names code of its own (auto_map)",
+        "config.json names custom code (auto_map)",
     ),
-    (change_config(auto_map={"AutoModel": "other/repo--evil.Model"}), "names code of its own (auto_map)"),
+    (change_config(auto_map={"AutoModel": "other/repo--evil.Model"}), "names custom code (auto_map)"),
     (
         change_tokenizer_config(auto_map={"AutoTokenizer": [None, "evil.Tokenizer"]}),
-        "tokenizer_config.json names code of its own (auto_map)",
+        "tokenizer_config.json names custom code (auto_map)",
     ),
     (
         change_config(_attn_implementation="evil/kernel"),

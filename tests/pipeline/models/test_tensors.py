@@ -33,15 +33,15 @@ def test_what_is_expected_is_read_and_the_part_of_another_reader_is_not(tmp_path
     [
         ({}, "2 tensors ('head.weight', ...) are missing"),
         ({"head.bias": torch.zeros(2)}, "'head.weight' is missing"),
-        ({**EXPECTED, "other": torch.zeros(1)}, "'other' is too many"),
-        ({**EXPECTED, "two\nlines\x1b[31m": torch.zeros(1)}, r"'two\nlines\x1b[31m' is too many"),
+        ({**EXPECTED, "other": torch.zeros(1)}, "'other' is unexpected"),
+        ({**EXPECTED, "two\nlines\x1b[31m": torch.zeros(1)}, r"'two\nlines\x1b[31m' is unexpected"),
         ({**EXPECTED, "x" * 5000: torch.zeros(1)}, "xxx...xxx"),
         (
             {**EXPECTED, "head.weight": torch.zeros(3, 2)},
             "'head.weight' is of another shape ((3, 2), not (2, 3))",
         ),
         ({**EXPECTED, "head.bias": torch.zeros(2, dtype=torch.bfloat16)}, "'head.bias' is not fp32"),
-        ({"weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}, "'head.weight' is missing; 'weight' is too many"),
+        ({"weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}, "'head.weight' is missing; 'weight' is"),
         ({**EXPECTED, "head.bias": torch.tensor([0.0, torch.nan])}, "'head.bias' contains NaN or infinity"),
     ],
 )
