@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stages.serve.door import address_of, listen
-from stages.serve.server import configured
+from stages.serve.serve import configured
 
 
 @contextmanager

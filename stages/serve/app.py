@@ -1,11 +1,12 @@
 """The server's routes: predictions, explanations, the served models, and the page to try them.
 
 Errors are ``{"error": "...", "error_type": "..."}``: 400 disallowed Host header, 404 unknown model, 405 method not
-allowed, 408 the body does not arrive, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503
+allowed, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503
 stopping.
 """
 
-import asyncio
+from __future__ import annotations
+
 import base64
 import hashlib
 import re
@@ -14,12 +15,13 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
@@ -27,13 +29,14 @@ from pipeline.system.errors import printable, shortened
 from pipeline.system.version import VERSION
 from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, parse, too_large
 from stages.serve.door import Limits
-from stages.serve.metrics import Metrics
-from stages.serve.service import Service, Shelf
+from stages.serve.service import Metrics, Service
+
+if TYPE_CHECKING:  # it loads torch
+    from stages.serve.serve import StoreShelf
 
 B = TypeVar("B", bound=BaseModel)
 
 PAGE = Path(__file__).parent / "page.html"
-_BODY_SECONDS = 30.0
 _CLIENT_WENT = 499
 """Nginx's status for a client that disconnects before its answer; counted, never sent."""
 _HEADERS = {
@@ -43,7 +46,7 @@ _HEADERS = {
 }
 
 
-def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
+def make_app(shelf: StoreShelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
     """The server's application.
 
     Args:
@@ -59,10 +62,7 @@ def make_app(shelf: Shelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> Fas
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(_Counted, metrics=service.metrics)  # last, so it is outermost and counts what others refuse
     _add_errors(app)
-    _add_page(app)
-    _add_state(app, service)
-    _add_predictions(app, service)
-    _add_explanations(app, service)
+    _add_routes(app, service)
     return app
 
 
@@ -73,16 +73,13 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(_request: Request, error: Refused) -> JSONResponse:
         return _error(error.status, error.kind, error.message, error.headers)
 
-    @app.exception_handler(404)
-    async def missing(request: Request, _error_: Exception) -> JSONResponse:
-        return _error(404, "not_found", f"no such address: {shortened(request.url.path)}")
-
-    @app.exception_handler(405)
-    async def method(request: Request, _error_: Exception) -> JSONResponse:
-        return _error(405, "not_found", f"{request.method} is not for this address")
+    @app.exception_handler(HTTPException)
+    async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, "not_found", f"{request.method} {shortened(request.url.path)}: {error.detail}")
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_routes(app: FastAPI, service: Service) -> None:
+    shelf, most = service.shelf, service.limits.max_body
     page, policy = read_page()
 
     # Some load balancers send HEAD to check that a server is up.
@@ -91,14 +88,10 @@ def _add_page(app: FastAPI) -> None:
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"content-security-policy": policy})
 
-
-def _add_state(app: FastAPI, service: Service) -> None:
-    """Add the routes for health, metrics and the list of models."""
-
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> JSONResponse:
-        is_well = service.batcher.is_alive and bool(service.shelf.tasks)
+        is_well = service.batcher.is_alive and bool(shelf.tasks)
         return JSONResponse({"status": "ok" if is_well else "unhealthy"}, 200 if is_well else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -107,14 +100,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/models")
     async def models() -> JSONResponse:
-        return JSONResponse({"default": service.shelf.default, "models": service.shelf.models()})
-
-
-def _add_predictions(app: FastAPI, service: Service) -> None:
-    shelf = service.shelf
+        return JSONResponse({"default": shelf.default, "models": shelf.models()})
 
     async def answer(name: str, request: Request) -> JSONResponse:
-        body = await _read(PredictBody, request, service.limits.max_body)
+        body = await _read(PredictBody, request, most)
         model = await service.model(name)
         return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
 
@@ -122,26 +111,21 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
     @app.post("/predict", openapi_extra=_described(PredictBody))
     async def predict(request: Request) -> JSONResponse:
         if shelf.default is None:
-            raise Refused(
-                404,
-                "not_found",
-                f"there is no default model (serve --model): POST /models/TASK/predict, {_names(shelf)}",
-            )
+            where = f"POST /models/TASK/predict, where TASK is one of {', '.join(shelf.tasks)}"
+            raise Refused(404, "not_found", f"there is no default model (serve --model): {where}")
         return await answer(shelf.default, request)
 
     @app.post("/predict/all", openapi_extra=_described(PredictAllBody))
     async def predict_all(request: Request) -> JSONResponse:
-        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, service.limits.max_body)))
+        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, most)))
 
     @app.post("/models/{name}/predict", openapi_extra=_described(PredictBody))
     async def predict_by(name: str, request: Request) -> JSONResponse:
         return await answer(name, request)
 
-
-def _add_explanations(app: FastAPI, service: Service) -> None:
     @app.post("/models/{name}/explain", openapi_extra=_described(ExplainBody))
     async def explain(name: str, request: Request) -> JSONResponse:
-        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, service.limits.max_body)))
+        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, most)))
 
 
 async def _read(body: type[B], request: Request, most: int) -> B:
@@ -151,14 +135,10 @@ async def _read(body: type[B], request: Request, most: int) -> B:
     if not length.isdecimal() or int(length) > most:
         raise refused
     content = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > most:
-                    raise refused
-    except TimeoutError:
-        raise Refused(408, "validation", f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > most:
+            raise refused
     return parse(body, bytes(content))
 
 
@@ -210,10 +190,6 @@ def read_page() -> tuple[str, str]:
         f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}';"
         " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-def _names(shelf: Shelf) -> str:
-    return f"where TASK is one of {', '.join(shelf.tasks)}"
 
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

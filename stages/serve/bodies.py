@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pipeline.system.errors import nearest, shortened, validation_problems
+from pipeline.system.errors import shortened, validation_problems
 
 Body = TypeVar("Body", bound=BaseModel)
 Text = str | tuple[str, str]
@@ -51,7 +51,9 @@ class PredictBody(BaseModel):
 class PredictAllBody(PredictBody):
     """What several tasks are to predict."""
 
-    tasks: list[str] | None = Field(None, description="names as GET /models lists them; all that read such inputs")
+    tasks: list[str] | None = Field(
+        None, min_length=1, description="names as GET /models lists them; all that read such inputs"
+    )
 
 
 class ExplainBody(BaseModel):
@@ -93,32 +95,20 @@ def parse(body: type[Body], content: bytes) -> Body:
     if not isinstance(values, dict):
         raise unfit(f'the body is {shortened(values)}: write an object, such as {{"inputs": "a text"}}')
     if body.model_config["extra"] == "ignore":
-        values = _flattened(values, body)
+        values = _flattened(values)
     try:
         return body.model_validate(values)
     except ValidationError as error:
         raise unfit(validation_problems(error)[0]) from None
 
 
-def _flattened(values: dict[str, Any], body: type[BaseModel]) -> dict[str, Any]:
-    """``values`` with the options in ``parameters`` moved to the top level, and without nulls.
-
-    Ignores unknown keys, unless they look like a misspelt key that has an effect.
-    """
+def _flattened(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the options in ``parameters`` moved to the top level, and without nulls."""
     options = values.get("parameters")
     flat = {**(options if isinstance(options, dict) else {}), **values}
     if isinstance(options, dict) and "truncate" not in flat and "truncation" in options:  # transformers' name
         flat["truncate"] = options["truncation"] not in (False, "do_not_truncate", None)
-    for key in sorted(flat.keys() - body.model_fields.keys() - _FOREIGN):
-        if meant := nearest(key.lower(), body.model_fields):
-            raise unfit(f"{shortened(key)}: unknown key: did you mean '{meant}'?")
     return {key: value for key, value in flat.items() if value is not None}
-
-
-_FOREIGN = frozenset(
-    {"truncation", "padding", "max_length", "return_all_scores", "options", "normalize", "prompt_name"}
-)
-"""Keys of text-embeddings-inference, the Inference API and transformers' pipelines that have no effect here."""
 
 
 def texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:

@@ -98,8 +98,6 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         PipelineError: the address does not exist on this machine, is taken, or is forbidden.
     """
-    if not 0 <= port < 2**16:
-        raise PipelineError(f"--port {port}: give 0 to {2**16 - 1}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)

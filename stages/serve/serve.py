@@ -1,28 +1,35 @@
 """Serve the models of a store over HTTP with one backbone in memory, and pick up changes of the store."""
 
-import os
+import signal
+import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import uvicorn
 
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.kept_models import best_of, other_meaning_note, parse_model, usable_artifacts
 from pipeline.runs.model import Model, Text, load
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import SIGNALS, let_the_next_kill
 from pipeline.system.streams import notice
 from stages.explain import Answer, TooLong, answer_of, explain, passes_of
 from stages.serve.app import make_app
 from stages.serve.door import Limits, address_of, hosts_of, is_loopback, listen, tasks_to_serve
-from stages.serve.server import run
 
 Key = tuple[str, str]
 """Run and digest, because a run that was trained again has different contents."""
+_STOP_SECONDS = 60
+_IDLE_SECONDS = 75
+"""Idle connections stay open longer than proxies keep theirs (usually 60 s); otherwise a proxy would sometimes meet a
+closed one and answer 502."""
 
 
 def serve(
@@ -53,7 +60,50 @@ def serve(
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
         app = make_app(shelf, limits, hosts_of(bound, host))
-        run(app, bound, lambda: print(f"serving {address_of(bound)} ({served})", flush=True))
+        _Server(configured(app), f"serving {address_of(bound)} ({served})").run([bound])
+
+
+def configured(app: Any) -> uvicorn.Config:
+    """Uvicorn's configuration for ``app``."""
+    return uvicorn.Config(
+        app,
+        http="h11",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="on",
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which says that it has started, and which a signal ends with success; a second one kills."""
+
+    def __init__(self, config: uvicorn.Config, started: str) -> None:
+        super().__init__(config)
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._started, flush=True)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def stop(_number: int, _frame: object) -> None:
+            self.should_exit = True
+            let_the_next_kill()
+            notice("stopping: no new requests; those that arrived are answered")
+
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, stop) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class ServedModel:
@@ -100,14 +150,6 @@ class _Listing:
     """Every artifact by TASK@RUN."""
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why an artifact could not be loaded, and the state of its files at that time."""
-
-    reason: str
-    files: dict[str, tuple[int, int]]
-
-
 class StoreShelf:
     """The models of a store that share the backbone of ``base``.
 
@@ -124,8 +166,7 @@ class StoreShelf:
         self._most = most
         self._ticks, self._asked = count(), dict[Key, int]()
         self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
-        self._failed: dict[Key, _Failure] = {}
-        self._problem = ""
+        self._failed = set[Key]()
         self._listing = _Listing()
         self._told = set[str]()
         self.refresh()
@@ -228,24 +269,19 @@ class StoreShelf:
     def refresh(self) -> int:
         """Reload the store's listing and changed models; returns how many tasks got another model.
 
-        Reports once what cannot be read or loaded, and goes on serving what was there before. Retries a failed artifact
-        when its files change, because it may have been read while being copied.
+        Reports once what cannot be read or loaded, and goes on serving what was there before. Tries a failed artifact
+        again, because it may have been read while being copied.
         """
         try:
             self._store.check()
             usable = usable_artifacts(self._store.artifacts(), self._weights)
         except PipelineError as error:
-            if str(error) != self._problem:
-                notice(f"warning: the store cannot be read: {error!s}")
-            self._problem = str(error)
+            self._tell(f"warning: the store cannot be read: {error}")
             return 0
-        self._problem = ""
         runs = {f"{artifact.manifest.task}@{artifact.manifest.run}": artifact for artifact in usable}
-        failed = [artifact for artifact in usable if _key(artifact) in self._failed]
-        has_changed = any(self._failed[_key(artifact)].files != self._files_of(artifact) for artifact in failed)
-        if runs == self._listing.runs and not has_changed:
+        if runs == self._listing.runs and not self._failed:
             return 0
-        self._failed = {_key(artifact): self._failed[_key(artifact)] for artifact in failed}
+        self._failed.clear()
         before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
         for artifact in usable:
             by_task[artifact.manifest.task].append(artifact)
@@ -257,41 +293,32 @@ class StoreShelf:
             chosen = before.get(task) if chosen is None else chosen
             if chosen is not None:
                 best[task] = chosen
-                self._tell_other_meanings(chosen, own)
+                if chosen != self._base.artifact:  # whose note :func:`load` prints
+                    self._tell(other_meaning_note(chosen, own))
         self._listing = _Listing(best, runs)
         self._forget()
         return sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
 
-    def _tell_other_meanings(self, chosen: Artifact, own: Sequence[Artifact]) -> None:
-        """Report once that models of a task with other classes are not ``chosen``; :func:`load` reports the base's."""
-        note = other_meaning_note(chosen, own)
-        if note and note not in self._told and chosen != self._base.artifact:
-            notice(note)
-        self._told.add(note)
+    def _tell(self, text: str) -> None:
+        """Print a line on stderr, once."""
+        if text and text not in self._told:
+            notice(text)
+        self._told.add(text)
 
     def _loadable(self, artifacts: Sequence[Artifact]) -> Artifact | None:
         """Load the best loadable artifact of a task and return it."""
         left = list(artifacts)
         while (best := best_of(left, "auto")) is not None:
-            files = self._files_of(best)  # before loading, so that a later change is noticed
             try:
                 self._load(best)
             except Exception as error:  # one faulty model must not stop the others
-                self._note(best, error, files)
+                reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
+                self._tell(f"warning: {best.manifest.task}@{best.manifest.run} cannot be loaded yet: {reason}")
+                self._failed.add(_key(best))
                 left.remove(best)
             else:
-                self._failed.pop(_key(best), None)
                 return best
         return None
-
-    def _files_of(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
-        """Modification time and size of every file that the artifact is loaded from."""
-        manifest, files = artifact.manifest, dict[str, tuple[int, int]]()
-        sources = [self._store.root / "adapters" / source.task / source.run for source in manifest.sources]
-        for folder in (artifact.folder, *sources):
-            with suppress(OSError), os.scandir(folder) as entries:
-                files |= {entry.path: (entry.stat().st_ctime_ns, entry.stat().st_size) for entry in entries}
-        return files
 
     def _load(self, artifact: Artifact) -> ServedModel:
         key = _key(artifact)
@@ -316,15 +343,6 @@ class StoreShelf:
     def _artifact(self, name: str) -> Artifact | None:
         listing = self._listing
         return listing.best.get(name) or listing.runs.get(name)
-
-    def _note(self, artifact: Artifact, error: Exception, files: dict[str, tuple[int, int]]) -> None:
-        """Record why an artifact with these ``files`` could not be loaded, and report it if it is new."""
-        reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
-        key, manifest = _key(artifact), artifact.manifest
-        if key not in self._failed or self._failed[key].reason != reason:
-            name = f"{manifest.task}@{manifest.run}"
-            notice(f"warning: {name} cannot be loaded yet: {reason}")
-        self._failed[key] = _Failure(reason, files)
 
 
 def _key(artifact: Artifact) -> Key:

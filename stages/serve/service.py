@@ -1,4 +1,6 @@
-"""Answer requests with the models of a store, by a queue and a thread that loads models."""
+"""Answer requests with the models of a store, by a queue and a thread that loads models; and count them."""
+
+from __future__ import annotations
 
 import asyncio
 import sys
@@ -6,50 +8,63 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from pipeline.system.errors import PipelineError, shortened
 from stages.explain import TooLong
 from stages.serve.batching import Batcher, Closed, QueueFull
 from stages.serve.bodies import ExplainBody, PredictAllBody, PredictBody, Refused, Text, texts_of, too_large, unfit
 from stages.serve.door import Limits
-from stages.serve.metrics import Metrics
+
+if TYPE_CHECKING:  # it loads torch
+    from stages.serve.serve import StoreShelf
 
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Shelf(Protocol):
-    """The models of a store. Only one thread at a time calls the methods that load."""
+class Metrics:
+    """The metrics of one server, in a separate registry; thread-safe.
 
-    @property
-    def default(self) -> str | None: ...
-    @property
-    def tasks(self) -> list[str]: ...
-    @property
-    def loaded(self) -> int: ...
-    def models(self) -> list[dict[str, Any]]: ...
-    def has(self, name: str) -> bool:
-        """Whether there is a model of a task or TASK@RUN, in memory or not."""
+    Args:
+        waiting: returns the number of waiting rows.
+        loaded: returns the number of models in memory.
+    """
 
-    def find(self, name: str) -> Any:
-        """The :class:`stages.serve.serve.ServedModel` of a task or TASK@RUN if it is in memory, else None."""
+    def __init__(self, waiting: Callable[[], float], loaded: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
 
-    def load(self, name: str) -> Any:
-        """Like :meth:`find`, but loads the model if needed; KeyError for an unknown name."""
+        def made(kind: Any, name: str, text: str, *labels: str, **how: Any) -> Any:
+            return kind(f"pipeline_{name}", text, labels, registry=self.registry, **how)
 
-    def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
-        """A function that explains an answer, and its forward passes per text; KeyError for an unknown name."""
+        self._requests = made(Counter, "requests", "Requests by address and status.", "path", "status")
+        self._seconds = made(
+            Histogram, "request_seconds", "Seconds from a request to its answer.", "path", buckets=_SECONDS
+        )
+        sizes = tuple(2.0**power for power in range(9))
+        self._rows = made(Histogram, "batch_rows", "Texts or pairs that were computed together.", buckets=sizes)
+        self._batch_seconds = made(Histogram, "batch_seconds", "Seconds that a batch took.", buckets=_SECONDS)
+        self.swaps = made(Counter, "model_swaps", "Tasks that got another model.")
+        made(Gauge, "queue_rows", "Texts or pairs that wait.").set_function(waiting)
+        made(Gauge, "models_loaded", "Models in memory.").set_function(loaded)
 
-    def refresh(self) -> int:
-        """Pick up changes of the store; returns how many tasks got another model."""
+    def request(self, path: str, status: int, seconds: float) -> None:
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def batch(self, rows: int, seconds: float) -> None:
+        self._rows.observe(rows)
+        self._batch_seconds.observe(seconds)
 
 
 class Service:
     """Answers requests with the shelf, the queue, and the thread that loads models."""
 
-    def __init__(self, shelf: Shelf, limits: Limits) -> None:
+    def __init__(self, shelf: StoreShelf, limits: Limits) -> None:
         self.shelf, self.limits = shelf, limits
         self.metrics = Metrics(waiting=lambda: self.batcher.waiting, loaded=lambda: shelf.loaded)
         self.batcher = Batcher(
@@ -165,9 +180,13 @@ class Service:
         """
         answers: dict[str, Any] = {}
         refusals: dict[str, Refused] = {}
-        if body.tasks is not None:
-            self._check_named(body.tasks)
-        for name in self.shelf.tasks if body.tasks is None else body.tasks:
+        names = self.shelf.tasks if body.tasks is None else list(dict.fromkeys(body.tasks))
+        for name in names:
+            self.check_known(name)
+        most = max(self.limits.max_models, len(self.shelf.tasks))
+        if len(names) > most:
+            raise too_large(f"tasks has {len(names)} names, more than {most}: send fewer at once")
+        for name in names:
             try:
                 answers[name] = await self.predict(await self.model(name), body)
             except Refused as refused:
@@ -177,20 +196,6 @@ class Service:
         if refusals and not answers:
             raise next(iter(refusals.values()))
         return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
-
-    def _check_named(self, names: Sequence[str]) -> None:
-        """Refuse an empty list, unknown or repeated names, and more names than models fit in memory."""
-        if not names:
-            raise unfit("tasks is empty: name at least one, or leave it out for all")
-        seen = set[str]()
-        for name in names:
-            self.check_known(name)
-            if name in seen:
-                raise unfit(f"tasks names {shortened(name)} twice: name each once")
-            seen.add(name)
-        most = max(self.limits.max_models, len(self.shelf.tasks))
-        if len(names) > most:
-            raise too_large(f"tasks has {len(names)} names, more than {most}: send fewer at once")
 
     async def explain(self, name: str, body: ExplainBody) -> dict[str, Any]:
         model = await self.model(name)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="the extra serve is not installed")
 
-from stages.serve.metrics import Metrics
+from stages.serve.service import Metrics
 
 
 def test_counts_add_up() -> None:

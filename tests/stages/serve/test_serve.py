@@ -344,7 +344,7 @@ def test_what_cannot_be_served_is_one_message(
             (["--store", str(tmp_path / "nowhere")], "no such folder"),
             (["--store", str(tmp_path / "empty")], "no model in"),
             (["--port", str(taken.getsockname()[1])], "Address already in use: give another --port"),
-            (["--port", "99999"], "--port 99999: give 0 to 65535"),
+            (["--port", "99999"], "for --port. Give 0 to 65,535"),
             (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
             (["--model", "nope"], "no model of 'nope'"),
             (["--model", "films@"], "'films@': name a run after @, or leave @ out"),
