@@ -1,5 +1,6 @@
 """Export a trained model for other programs, as a folder that is checked against the model before it appears."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.data.load import has_rows, load_split
 from pipeline.data.tasks import Task
@@ -20,22 +22,24 @@ from pipeline.runs.kept_models import Target, target_of
 from pipeline.runs.restore import restore
 from pipeline.runs.seen import seen_by
 from pipeline.runs.workspace import Workspace
-from pipeline.system.atomic import new_folder, size_of, write_json
+from pipeline.system.atomic import new_folder, size_of, write_json, write_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.export import hub
-from stages.export.card import write_card
 from stages.export.check import Answers, Checked, check, compare
 from stages.export.hub import check_place, names_in
-from stages.export.trained import TASK_FILE, Texts, Trained
+from stages.export.trained import SCRIPT, TASK_FILE, Texts, Trained, Written
 
 FormatName = Literal["onnx", "adapterhub"]
 """Each is a module of this package with ``write``, which raises a :class:`PipelineError` if it cannot hold a model."""
 
 _DEV_ROWS, _DRAWN_ROWS = 200, 24
+CARD = "README.md"
+TEMPLATE = Path(__file__).parent / "card.md.jinja"
+_KINDS = {"adapter": "adapter", "merge": "merged adapter", "frozen": "head on a frozen encoder"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def export(
             if int8:
                 writer.quantise(temporary)
                 checked = replace(checked, int8=compare(trained, expected, temporary, texts))
-            write_card(trained, temporary, written, *_scores(kept), checked, licence)
+            _write_card(trained, temporary, written, *_scores(kept), checked, licence)
             described = read_json(temporary / TASK_FILE, "")
             write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
             check_place(folder)  # again, because minutes have passed
@@ -222,3 +226,68 @@ def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
     (outputs,) = head_outputs(trained.model, [target], inputs_of(target, rows, cached=False), 32, device)
     read = objective_of(trained.task, trained.recipe).read
     return {"outputs": outputs.numpy(), trained.answer: read(outputs).numpy()}
+
+
+def _write_card(
+    trained: Trained,
+    folder: Path,
+    written: Written,
+    scores: Mapping[str, Any],
+    others: Sequence[Task],
+    checked: Checked,
+    licence: str | None,
+) -> None:
+    """Write ``README.md``, whose code loads the model from the same folder.
+
+    Args:
+        scores: the run's scores, their numbers of rows, and its training data; None: not recorded.
+        others: the other tasks that it learned from.
+    """
+    sources, what = list(dict.fromkeys(adapter.manifest.task for adapter in trained.adapters)), _KINDS.get(trained.kind)
+    if trained.kind == "fusion":
+        what = f"fusion of {len(trained.adapters)} adapters ({', '.join(sources)})"
+    card = ModelCard.from_template(
+        _metadata(trained, written, scores, others, licence),
+        template_path=str(TEMPLATE),
+        trained=trained,
+        task=trained.task,
+        recipe=trained.recipe,
+        written=written,
+        scores=scores,
+        checked=checked,
+        licence=licence,
+        what=what or "fine-tuned encoder",
+        sources=sources,
+        before=[name for name in scores["before"] if name not in sources],
+        described=[trained.task, *others],
+        script=SCRIPT,
+        task_file=TASK_FILE,
+        code=lambda names: ", ".join(f"`{name}`" for name in names),
+        count=lambda rows: "not recorded" if rows is None else f"{rows:,}",
+    )
+    write_text(folder / CARD, f"{card}\n")
+
+
+def _metadata(
+    trained: Trained, written: Written, scores: Mapping[str, Any], others: Sequence[Task], licence: str | None
+) -> ModelCardData:
+    task, split = trained.task, "dev" if scores["test"] is None else "held out"
+    result = EvalResult(
+        task_type="text-classification",
+        dataset_type=task.hub.dataset if task.hub else task.name,
+        dataset_name=task.name,
+        dataset_split=split,
+        metric_type=scores["metric"],
+        metric_value=round(scores["dev" if split == "dev" else "test"], 4),
+    )
+    return ModelCardData(
+        license=licence,
+        library_name=written.library,
+        base_model=None if trained.backbone.is_folder else trained.backbone.name,
+        datasets=list(dict.fromkeys(known.hub.dataset for known in (task, *others) if known.hub)) or None,
+        metrics=[scores["metric"]],
+        pipeline_tag="text-classification",
+        tags=["adapter-fusion", trained.kind],
+        model_name=task.name,
+        eval_results=[result],
+    )

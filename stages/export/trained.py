@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task
@@ -107,3 +109,27 @@ class Trained:
             "backbone": self.backbone.shown_name,
             "backbone_weights": self.backbone.weights_hash,
         }
+
+    def write_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer's files for transformers; the tokenizers library alone can read them too.
+
+        ``tokenizer.json`` cuts to the model's length, both texts of a pair alike, and pads to the longest of a batch.
+        """
+        from tokenizers import Tokenizer
+
+        from pipeline.data.batches import BACKBONE_INPUTS
+
+        fast = copy.deepcopy(self.tokenizer.fast)
+        fast.model_max_length = self.recipe.max_length
+        fast.padding_side = "right"  # as in training
+        # A tokenizer may return token types that this family of encoders does not accept.
+        fast.model_input_names = list(BACKBONE_INPUTS if self.tokenizer.token_types else BACKBONE_INPUTS[:2])
+        fast.init_kwargs["model_input_names"] = fast.model_input_names  # otherwise it is not saved
+        fast.save_pretrained(folder)
+        alone = Tokenizer.from_str(fast.backend_tokenizer.to_str())
+        if self.cuts_middle:
+            alone.no_truncation()
+        else:
+            alone.enable_truncation(self.recipe.max_length, strategy="longest_first", direction=fast.truncation_side)
+        alone.enable_padding(pad_id=fast.pad_token_id, pad_token=fast.pad_token)
+        alone.save(str(folder / "tokenizer.json"))

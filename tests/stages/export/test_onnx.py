@@ -14,7 +14,6 @@ import torch
 from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
 from stages.export.check import compare, script_of
-from stages.export.graph import Answering, example_of, sizes_of
 from stages.export.trained import Trained
 from tests.stages.export.models import answers_of, assert_equal_answers, random_model, task_of, texts_for
 
@@ -74,10 +73,12 @@ def test_what_is_traced_answers_as_torch_does(
 ) -> None:
     """The graph before it is translated, which takes longer: rows and lengths are free, and nothing is a constant."""
     trained = random_model(shallow(family), task_of(task), tmp_path, **settings)
-    module = Answering(trained)
+    module = onnx_format.Answering(trained)
     with torch.no_grad():
-        module(*example_of(trained))
-        program = torch.export.export(module, example_of(trained), dynamic_shapes=(sizes_of(trained),)).module()
+        module(*onnx_format.example_of(trained))
+        program = torch.export.export(
+            module, onnx_format.example_of(trained), dynamic_shapes=(onnx_format.sizes_of(trained),)
+        ).module()
         for rows, length in ((1, 2), (2, 23), (5, 11)):
             tensors = list(_inputs(trained, rows, length))
             for found, expected in zip(program(*tensors), module(*tensors), strict=True):
@@ -93,7 +94,7 @@ def test_the_script_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, 
 
 def _inputs(trained: Trained, rows: int, length: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(rows)
-    kinds = len(example_of(trained)) // len(trained.inputs)
+    kinds = len(onnx_format.example_of(trained)) // len(trained.inputs)
     for number in range(len(trained.inputs)):
         tokens = torch.randint(5, 20, (rows, length + number), generator=generator)
         mask = torch.ones_like(tokens)
