@@ -7,10 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
-from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
+from pipeline.data.overlap import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.tables import read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
 from pipeline.data.texts import name_among
@@ -80,7 +79,7 @@ def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]
     for file in tables_in(folder, task.files.test):
         with noted(problems):
             table = read_table(file)
-            if name_among(task.label, table.columns) or other_delimiter(table.columns):
+            if name_among(task.label, table.columns):
                 wanted.append("test")
                 continue
             texts["test"] = canonical_rows(task, table, str(file), source=task.files, labelled=False)

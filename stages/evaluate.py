@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.cut import group_numbers
-from pipeline.data.foreign import read_input
-from pipeline.data.limits import check_batch_size
 from pipeline.data.load import load_split
-from pipeline.data.table_files import name_of
+from pipeline.data.split import group_numbers
+from pipeline.data.tables import name_of, read_input
 from pipeline.data.tasks import Metric, Task
 from pipeline.runs.seen import overlap, seen_by
 from pipeline.runs.workspace import Workspace
@@ -92,7 +90,6 @@ def evaluate(
     Raises:
         PipelineError: no such model, rows that are unfit or unlabelled, or fewer than 20 that the model has not seen.
     """
-    check_batch_size(batch_size)
     task, left_out = workspace.task(target), 0
     if input_file is None:
         splits = workspace.splits
@@ -107,8 +104,8 @@ def evaluate(
         rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, is_scored=True)
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
     models = models_for([task], target, using, workspace, ())
-    seen = _seen(rows, task, models.runs, workspace, scores_selected=input_file is None and split == "dev")
-    rows = rows[~seen.left_out].reset_index(drop=True)
+    left, seen = _seen(rows, task, models.runs, workspace, scores_selected=input_file is None and split == "dev")
+    rows = rows[~left].reset_index(drop=True)
     _check_scorable(rows["label"], task)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
@@ -126,11 +123,7 @@ def evaluate(
         classes=class_scores(values, labels, task.classes) if task.classes else (),
         largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
-        seen=int(seen.left_out.sum()),
-        trained_on=seen.trained_on,
-        selected_on=seen.selected_on,
-        seen_by_sources=seen.by_sources,
-        selecting=seen.selecting,
+        **seen,
         left_out=left_out,
         outside=int(((labels < low) | (labels > high)).sum()),
         cut=cut.rows,
@@ -148,18 +141,10 @@ def _check_scorable(labels: pd.Series, task: Task) -> None:
         )
 
 
-class _Seen(NamedTuple):
-    """How many rows have a text that the models have seen (see :class:`Evaluation`), and which are not scored (n,)."""
-
-    left_out: np.ndarray
-    trained_on: int | None
-    selected_on: int | None
-    selecting: int
-    by_sources: dict[str, int | None]
-
-
-def _seen(rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Workspace, *, scores_selected: bool) -> _Seen:
-    """Which ``rows`` (n,) have a text that the models of ``runs`` have seen.
+def _seen(
+    rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Workspace, *, scores_selected: bool
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Which ``rows`` (n,) are not scored as the models of ``runs`` have seen their text; the counts of an evaluation.
 
     Raises:
         PipelineError: fewer than :data:`_FEWEST` others are left.
@@ -181,10 +166,10 @@ def _seen(rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Worksp
             f" score on the other {left} says little: give at least {_FEWEST} rows that it has not seen"
         )
     sources = dict.fromkeys(name for name, _ in overlaps if name != task.name)
-    return _Seen(
-        left_out,
-        trained_on=among(task.name, "trained"),
-        selected_on=among(task.name, "selected"),
-        selecting=int((selecting & ~left_out).sum()),
-        by_sources={name: among(name, "trained", "selected") for name in sources},
-    )
+    return left_out, {
+        "seen": int(left_out.sum()),
+        "trained_on": among(task.name, "trained"),
+        "selected_on": among(task.name, "selected"),
+        "selecting": int((selecting & ~left_out).sum()),
+        "seen_by_sources": {name: among(name, "trained", "selected") for name in sources},
+    }

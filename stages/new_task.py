@@ -13,15 +13,12 @@ import pandas as pd
 
 from pipeline.data.cells import as_number
 from pipeline.data.columns import columns_named
-from pipeline.data.foreign import read_foreign
-from pipeline.data.formats import format_of
 from pipeline.data.labels import FEW, counted
-from pipeline.data.load import has_rows, load_split
 from pipeline.data.metric_names import METRICS_OF, Kind
-from pipeline.data.overlap import overlapping_rows, sharing_rows
+from pipeline.data.overlap import sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
-from pipeline.data.tables import write_table
+from pipeline.data.tables import FORMATS, read_foreign, suffix_of, write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.system.atomic import clear_leftovers, new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
@@ -30,7 +27,7 @@ from pipeline.system.reading import present
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _SHOWN = 8  # classes, or hints
 _ROUNDED = 0.05  # of all rows
-_MOSTLY = 0.5  # of all rows
+_BECAUSE = {"macro-f1": " (unbalanced classes)"}
 
 
 def new_task(
@@ -80,7 +77,7 @@ def new_task(
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared, similar)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
-    suffix = file.suffix.lower() if format_of(file).is_exact else ".csv"
+    suffix = suffix_of(file) if FORMATS[suffix_of(file)].is_exact else ".csv"
     with new_folder(folder) as temporary:
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
@@ -94,7 +91,7 @@ def new_task(
             f"for --head cosine, '{second}' is the class of similar texts; if it is '{first}': --similar {first}"
         )
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
-    others = _alike(data, folder, proposal.rows)
+    others = _alike(data, folder, len(proposal.columns.text) == 2)
     lines += _next(folder, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return "\n".join(map(one_line, lines))
 
@@ -125,22 +122,15 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
 
 
-def _alike(data: Path, folder: Path, rows: pd.DataFrame) -> list[str]:
-    """The user's other tasks in ``data`` whose rows have as many texts as ``rows``, and mostly others."""
+def _alike(data: Path, folder: Path, is_pair: bool) -> list[str]:
+    """The user's other tasks in ``data`` that read as many texts."""
     names = []
     for file in sorted(data.glob("*/task.toml")):
         with suppress(PipelineError):  # reported to whoever uses that task
             task = Task.read(file)
-            if file.parent != folder and task.is_pair == ("text_b" in rows) and not _repeats(task, data, rows):
+            if file.parent != folder and task.is_pair == is_pair:
                 names.append(file.parent.name)
     return names
-
-
-def _repeats(task: Task, data: Path, rows: pd.DataFrame) -> bool:
-    """Whether most training rows of ``task`` have a text of ``rows``, or the reverse: as if made from the same file."""
-    if not has_rows(task, data):  # they are on the Hub
-        return False
-    return any(mask.mean() > _MOSTLY for mask in overlapping_rows(load_split(task, data, "train"), rows))
 
 
 def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
@@ -182,16 +172,9 @@ def _shares(split: str) -> list[float]:
 def _checked_name(name: str | None, file: Path) -> str:
     given = name if name is not None else name_of(file)
     if not is_name(given):
-        what = (
-            f"--name {shortened(name)}"
-            if name is not None
-            else f"{file}: its name cannot be the name of a task: --name"
-        )
-        raise PipelineError(f"{what}: give up to 32 of a-z, 0-9, _ and -, a letter first")
-    if any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):
-        raise PipelineError(f"'{given}' is a built-in task: give another name with --name")
-    if given == BEST:
-        raise PipelineError(f"'{given}' chooses among tasks (--sources, --start-from): give another name with --name")
+        raise PipelineError(f"--name {shortened(given)}: give up to 32 of a-z, 0-9, _ and -, a letter first")
+    if given == BEST or any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):
+        raise PipelineError(f"'{given}' names a built-in task, or the best ones: give another name with --name")
     return given
 
 
@@ -204,7 +187,7 @@ def _summary(proposal: Proposal) -> list[str]:
         return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
     counts = proposal.counts
     shown = _listed([counted(_short(name), f"{count:,}") for name, count in counts.items()])
-    return [named, f"{len(counts)} classes: {shown}; metric: {proposal.metric}{_because(proposal)}"]
+    return [named, f"{len(counts)} classes: {shown}; metric: {proposal.metric}{_BECAUSE.get(proposal.metric, '')}"]
 
 
 def _rows(count: int) -> str:
@@ -217,10 +200,6 @@ def _listed(items: Sequence[str]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:20]}...{name[-17:]}"
-
-
-def _because(proposal: Proposal) -> str:
-    return " (unbalanced classes)" if proposal.metric == "macro-f1" else ""
 
 
 def _warnings(proposal: Proposal) -> list[str]:
@@ -295,7 +274,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
         ]
     if similar is not None:
         lines.append(f"similar = {_toml(similar)}  # the class of similar texts, for --head cosine")
-    lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_because(proposal)}")
+    lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_BECAUSE.get(proposal.metric, '')}")
     lines.append(f"max_length = {proposal.max_length}  # tokens; longer texts are cut: tasks check counts them")
     if proposal.labels or proposal.drop_labels:
         lines += ["", "[files]"]

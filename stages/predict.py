@@ -10,11 +10,8 @@ import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.foreign import read_input
-from pipeline.data.limits import check_batch_size
 from pipeline.data.prediction import Prediction
-from pipeline.data.table_files import check_output, name_of
-from pipeline.data.tables import check_writable, write_table
+from pipeline.data.tables import check_columns, name_of, read_input, write_table
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import Cut
 from pipeline.methods.parallel import takes_parallel
@@ -23,7 +20,6 @@ from pipeline.records.run_record import RunRecord
 from pipeline.runs.inference import predictions_of
 from pipeline.runs.kept_models import ENSEMBLE, Target, ensemble_of, parse_targets, target_of
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.fields import layers_option
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Precision
 from pipeline.stats.ensembling import combine
@@ -88,7 +84,7 @@ def predict(
     using: str,
     batch_size: int,
     precision: Precision,
-    drop_layers: str | None = None,
+    drop_layers: tuple[int, ...] = (),
     rows: pd.DataFrame | None = None,
 ) -> PredictedTable:
     """Write the input's rows with a prediction a target, in the input's order, with all columns that they have.
@@ -103,24 +99,21 @@ def predict(
         using: ``fusion`` or ``adapter``, the best one on dev; ``auto``, the better of the two; the name of a run; or
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
-        drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
+        drop_layers: layers whose adapters or fusion are left out: faster, without training anew.
         rows: those of ``input_file`` if they have been read; several processes then use those of the main one.
 
     Raises:
         PipelineError: no such model, unfit rows, a column that is called as one of the predictions, or a file that
             cannot be read or written; the input is not written.
     """
-    check_batch_size(batch_size)
-    dropped = layers_option(drop_layers)
-    check_output(output_file, input_file)
     tasks = parse_targets(target, using, workspace.task)
     table = on_main_process(lambda: read_input(input_file) if rows is None else rows)
     read = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
-    models = models_for(tasks, target, using, workspace, dropped)
+    models = models_for(tasks, target, using, workspace, drop_layers)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-        predicted = models.predict(read, dropped, batch_size, accelerator)
+        predicted = models.predict(read, drop_layers, batch_size, accelerator)
     if accelerator.is_main_process:
         columns = [
             _columns(task, predicted[task.name][0], read[task.name].index, len(kept), len(tasks) > 1) for task in tasks
@@ -205,7 +198,7 @@ def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> 
         raise PipelineError(
             f"the input has a column {', '.join(map(repr, taken))}, as the predictions would be called: rename it"
         )
-    check_writable(table, output_file)
+    check_columns(table, output_file)
     table = table.reset_index(drop=True)
     return table if "id" in table else pd.concat([pd.Series(map(str, table.index), name="id"), table], axis=1)
 

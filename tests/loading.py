@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.limits import check_limit
 from pipeline.data.load import load_all_rows
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
@@ -35,6 +34,5 @@ def load_task_data(
     dev_limit: int | None = None,
     drop_overlap: bool = False,
 ) -> TaskData:
-    check_limit(limit)
     loaded = load_all_rows(task, data)
     return (loaded.without_overlap(task) if drop_overlap else loaded).sample(task, limit, seed, dev_limit)

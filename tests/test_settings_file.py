@@ -54,12 +54,12 @@ def test_paths_are_relative_to_the_file_and_a_backbone_may_be_a_hub_id(here: Pat
 
 
 BAD = {
-    "an unknown key": ('stor = "a"', "'stor': unknown key: the keys are backbone, data, store, reports"),
-    "a number": ("store = 3", "store: write a folder in quotes (got 3)"),
-    "a list of stores": ('store = ["a"]', "store: write a folder in quotes (got ['a'])"),
-    "no folder of data": ("data = []", "data: write a folder, or a list of folders, in quotes (got [])"),
-    "data that are no text": ("data = [1]", "data: write a folder, or a list of folders, in quotes (got [1])"),
-    "a blank backbone": ('backbone = " "', "backbone: write a folder or a Hub id in quotes (got ' ')"),
+    "an unknown key": ('stor = "a"', "stor: unknown key"),
+    "a number": ("store = 3", "store: Input should be a valid string (got 3)"),
+    "a list of stores": ('store = ["a"]', "store: Input should be a valid string (got ['a'])"),
+    "no folder of data": ("data = []", "data: Value should have at least 1 item"),
+    "data that are no text": ("data = [1]", "data.0: Input should be a valid string (got 1)"),
+    "a blank backbone": ('backbone = " "', "backbone: String should match"),
     "no TOML": ("store: a", "cannot be read"),
     "a deep key": (f"a{'.a' * 10**5} = 1", "nested too deeply"),
 }

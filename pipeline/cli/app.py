@@ -74,9 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_text(arguments)
         with machine_errors():
             try:
-                status = app(
-                    _with_hyphens(arguments), exit_on_error=False, print_error=False, result_action="return_value"
-                )
+                status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
             finally:
                 sys.stdout.flush()  # inside the try block, which handles a closed or full standard output
             return status if isinstance(status, int) else 0
@@ -90,17 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = "another process of this run has ended. Finished work is kept; run the same command again to resume"
     print_error(message)
     return 2
-
-
-def _with_hyphens(arguments: Sequence[str]) -> list[str]:
-    """``--input -`` as ``--input=-``, because a hyphen alone would be parsed as an option without a name."""
-    joined: list[str] = []
-    for argument in arguments:
-        if argument == "-" and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
-            joined[-1] += "=-"
-        else:
-            joined.append(argument)
-    return joined
 
 
 def _check_text(arguments: Sequence[str]) -> None:

@@ -104,7 +104,6 @@ def compare(
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
     )
-    running.check()
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)
     from stages.compare import compare as stage

@@ -1,10 +1,11 @@
 """The verb export: a trained model for other programs."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import FileOrFolder, Flag, Json, Places, need_extra
+from pipeline.cli.options import Flag, Json, Places, need_extra
 from pipeline.cli.printing import print_filled
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
@@ -13,7 +14,7 @@ from pipeline.system.streams import LIBRARIES, announce
 def export(
     *,
     target: str,
-    output: FileOrFolder,
+    output: Path,
     format: Literal["onnx", "adapterhub"] = "onnx",
     using: str = "auto",
     int8: Flag = False,

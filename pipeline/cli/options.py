@@ -6,31 +6,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from pipeline.data.limits import check_batch_size, check_limit
 from pipeline.data.tasks import (
     BEST,
     Encoding,
     HeadKind,
     Pooling,
     Task,
-    UnknownTaskError,
     check_folder,
     find_task,
     task_and_run,
 )
-from pipeline.records.store import DEFAULT_STORE, Store
-from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
+from pipeline.records.store import DEFAULT_STORE
+from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, make_all
-from pipeline.system.reading import present, read_toml
+from pipeline.system.reading import read_toml
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
+    from stages.runs import Runs
 
 BACKBONE = "google-bert/bert-base-uncased"
 DATA, STORE, REPORTS = Path("data"), Path(DEFAULT_STORE), Path("reports")
@@ -40,38 +40,38 @@ PLACES = Group(
     " upwards: backbone, data, store, reports. Flags override.",
 )
 """Group of the options that a settings file may set; see :mod:`pipeline.cli.settings_file`."""
-_MOST_GB = 10**6
 
 
-def _check_path(_type: object, path: Path | None) -> None:
-    """Raise a :class:`PipelineError`, before anything is read or trained, if the system cannot look up ``path``."""
-    if path is not None:
-        present(path)
+def between(low: float, high: float = inf) -> Parameter:
+    """A number from ``low`` to ``high``, checked before the libraries load, which takes seconds."""
+
+    def check(_type: object, value: float | None) -> None:
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"Give {low:,} or more." if high == inf else f"Give {low:,} to {high:,}.")
+
+    return Parameter(validator=check)
 
 
-def _check_paths(type_: object, paths: tuple[Path, ...]) -> None:
-    for path in paths:
-        _check_path(type_, path)
-
-
-FileOrFolder = Annotated[Path, Parameter(validator=_check_path)]
+TableFile = Annotated[Path, Parameter(allow_leading_hyphen=True)]
+"""A file, or a hyphen for standard input or output."""
 StoreFolder = Annotated[
-    FileOrFolder, Parameter(name="--store", group=PLACES, help="Where trained adapters and fusions are kept.")
+    Path, Parameter(name="--store", group=PLACES, help="Where trained adapters and fusions are kept.")
 ]
-ReportsFolder = Annotated[FileOrFolder, Parameter(group=PLACES, help="Where runs, tables and pages are kept.")]
+ReportsFolder = Annotated[Path, Parameter(group=PLACES, help="Where runs, tables and pages are kept.")]
 DataFolders = Annotated[
     tuple[Path, ...],
     Parameter(
         name="--data",
         group=PLACES,
         negative=(),
-        validator=_check_paths,
         show_default=False,
         help="Folder with <task>/{train,dev,test} as tables (csv, parquet and others) and <task>/task.toml; may be"
         " given several times. A task in none of them is read from its Hub data set (the folder data, if there is"
         " one).",
     ),
 ]
+Count = Annotated[int | None, between(1)]
+Seed = Annotated[int, between(0, 2**32 - 1)]
 FreeText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 """Text in any language, which may begin with a dash or a negative number."""
 Flag = Annotated[bool, Parameter(negative=())]
@@ -113,7 +113,7 @@ class Training:
     "Stop after N epochs without a better dev score (off)."
     precision: Precision | None = None
     "auto: bf16 where the GPU or CPU has instructions for it, else fp32 (auto)."
-    recipe: FileOrFolder | None = None
+    recipe: Path | None = None
     "TOML file with any keys of a recipe; flags override it."
 
     def given(self, **flags: Any) -> dict[str, Any]:
@@ -140,28 +140,19 @@ class Training:
 class Running:
     """What a training command does besides training."""
 
-    limit: int | None = None
+    limit: Count = None
     "Use only N training rows (a seeded, stratified sample)."
-    dev_limit: int | None = None
+    dev_limit: Count = None
     "Select on only N rows of dev; score at most N test rows, unless held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev, or in test where that is scored."
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None
     "Log settings and curve: tensorboard, in the run's folder; mlflow, in <reports>/mlruns; wandb (off)."
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: Annotated[float, between(0)] = 60.0
     "Maximum seconds between two checkpoints of an unfinished run; the first come sooner."
-    cache_gb: float = 2.0
+    cache_gb: Annotated[float, between(0, 10**6)] = 2.0
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False
-
-    def check(self) -> None:
-        """Reject invalid values before the libraries load, which takes seconds."""
-        check_limit(self.limit)
-        check_limit(self.dev_limit, "--dev-limit", "row of dev")
-        if not 0 <= self.cache_gb <= _MOST_GB:
-            raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 to {_MOST_GB}")
-        if not self.checkpoint_seconds >= 0:
-            raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
 
     def settings(self) -> dict[str, Any]:
         """Arguments for :class:`Workspace`."""
@@ -174,14 +165,10 @@ class Running:
 class OneRun(Running):
     """The same for a command that trains one run."""
 
-    seed: int = 0
+    seed: Seed = 0
     "Determines initial weights, sample, order of rows and dropout."
     force: Flag = False
     "Train again even if this run is finished."
-
-    def check(self) -> None:
-        super().check()
-        check_seed(self.seed)
 
 
 @Parameter(name="*")
@@ -189,26 +176,34 @@ class OneRun(Running):
 class Passes:
     """How a trained model reads rows."""
 
-    batch_size: int = 64
+    batch_size: Annotated[int, between(1)] = 64
     "Rows per forward pass."
     precision: Precision = "auto"
     "auto: bf16 where the GPU or CPU has instructions for it, else fp32."
 
-    def check(self) -> None:
-        """As :meth:`Running.check`."""
-        check_batch_size(self.batch_size)
+
+@Parameter(name="*", group=PLACES)
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Where finished work is."""
+
+    store: StoreFolder = STORE
+    reports: ReportsFolder = REPORTS
+
+    def runs(self) -> Runs:
+        from stages.runs import Runs
+
+        return Runs(self.reports, self.store)
 
 
 @Parameter(name="*", group=PLACES)
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class Places(Kept):
     """Where a command reads and writes."""
 
     backbone: str | None = None
     "Hub id or local folder of a BERT-family encoder (google-bert/bert-base-uncased; a trained model's own)."
     data: DataFolders = ()
-    store: StoreFolder = STORE
-    reports: ReportsFolder = REPORTS
 
     def check(self, *tasks: str) -> None:
         """Look up the tasks and folders that a command names, to report typos before the libraries load.
@@ -222,16 +217,8 @@ class Places:
         make_all("command line", tasks, self.task)
 
     def task(self, name: str) -> Task:
-        """Like :func:`find_task`, but the error says if the store has models of a task without a file here."""
-        try:
-            return find_task(name, *self.data)
-        except UnknownTaskError:
-            if name not in {artifact.manifest.task for artifact in Store(self.store).artifacts()}:
-                raise
-            raise PipelineError(
-                f"task '{name}': {self.store} has models of it, but its file {name}/task.toml is in no folder of tasks:"
-                " put its folder back, or name the folder above it (--data DIR); serve and load need no such file"
-            ) from None
+        """Like :func:`find_task`."""
+        return find_task(name, *self.data)
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the default backbone; empty: the backbone of the model that the command uses."""

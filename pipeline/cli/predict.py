@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
+from pipeline.cli.options import REPORTS, DataFolders, Json, Passes, Places, ReportsFolder, Seed, TableFile, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_predictions
 from pipeline.data.metric_names import EnsembleRule
-from pipeline.data.table_files import STANDARD, check_output
+from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
 from pipeline.runs.kept_models import check_models
 from pipeline.settings.fields import layers_option
@@ -18,8 +18,8 @@ from pipeline.system.streams import LIBRARIES, announce, notice
 def predict(
     *,
     target: str,
-    input: FileOrFolder,
-    output: FileOrFolder,
+    input: TableFile,
+    output: TableFile,
     using: str = "auto",
     drop_layers: str | None = None,
     passes: Passes = Passes(),
@@ -41,14 +41,11 @@ def predict(
     to_stdout = str(output) == "-"
     if to_stdout and json:
         raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
-    passes.check()
     places.check(*names_in(target) or ())
-    layers_option(drop_layers)
+    dropped = layers_option(drop_layers)
     _check_there(input)
     check_models(target, using, places.task, places.store, places.reports)
     check_output(output, input)
-    from pipeline.data.foreign import read_input  # pandas, which loads much faster than torch
-
     rows = None if input == STANDARD else read_input(input)  # only one process can read standard input
     announce(LIBRARIES)
     from stages import predict as stage
@@ -61,7 +58,7 @@ def predict(
         using=using,
         batch_size=passes.batch_size,
         precision=passes.precision,
-        drop_layers=drop_layers,
+        drop_layers=dropped,
         rows=rows,
     )
     if not to_stdout:
@@ -82,7 +79,7 @@ def evaluate(
     *,
     target: str,
     using: str = "auto",
-    input: FileOrFolder | None = None,
+    input: TableFile | None = None,
     split: Literal["dev", "test"] | None = None,
     passes: Passes = Passes(),
     json: Json = False,
@@ -101,7 +98,6 @@ def evaluate(
             of the task).
         split: The split to score if there is no --input (dev).
     """
-    passes.check()
     places.check(target)
     if input is not None:
         if split is not None:
@@ -132,7 +128,7 @@ def ensemble(
     rule: EnsembleRule = "mean",
     choose_on: Literal["half", "all"] = "half",
     best: int | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     data: DataFolders = (),
     reports: ReportsFolder = REPORTS,
     json: Json = False,

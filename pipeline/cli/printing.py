@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.settings.parts import gates_text
-from pipeline.system.atomic import canonical_json, sha256_text
-from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
 
@@ -267,60 +265,31 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: b
 
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
-    """For each run, the choices that not all listed runs of its kind and task share."""
-    settings = [_chosen(record, sources) for record, sources in zip(records, _sources(records), strict=True)]
-    groups = [(record.kind, record.task) for record in records]
-    sizes, known = Counter(groups), Counter[tuple[Any, ...]]()
-    for group, own in zip(groups, settings, strict=True):
-        known.update((group, setting) for setting in own.items())
+    """For each run, the settings that not all listed runs of its kind and task share.
+
+    Sources and rows are compared only between runs of one seed, since other seeds have others.
+    """
+    from stages.run_comparison import settings_of
+
+    of_seed = ("sources", "candidates", "(fingerprint)")
+    settings = [
+        {
+            ((record.kind, record.task, record.seed if key.endswith(of_seed) else None), key): str(value)
+            for key, value in settings_of(record).items()
+            if key != "seed" and value not in (None, "", [])
+        }
+        for record in records
+    ]
+    sizes = Counter((record.kind, record.task, seed) for record in records for seed in (None, record.seed))
+    known = Counter(item for own in settings for item in own.items())
     return [
-        ", ".join(f"{key} {value}" for key, value in own.items() if known[group, (key, value)] < sizes[group])
-        for group, own in zip(groups, settings, strict=True)
+        ", ".join(
+            f"{key.replace('_', ' ')} {value}"
+            for (group, key), value in own.items()
+            if known[(group, key), value] < sizes[group]
+        )
+        for own in settings
     ]
-
-
-def _sources(records: Sequence[RunRecord]) -> list[str]:
-    """The tasks of each run's sources, as TASK@RUN if runs of one kind, task and seed use different source runs."""
-    keys = [
-        (record.kind, record.task, record.seed, tuple(source.task for source in record.sources)) for record in records
-    ]
-    taken = defaultdict[Any, set[tuple[str, ...]]](set)
-    runs = [tuple(f"{source.task}@{source.run}" for source in record.sources) for record in records]
-    for key, own in zip(keys, runs, strict=True):
-        taken[key].add(own)
-    return ["+".join(own if len(taken[key]) > 1 else key[-1]) for key, own in zip(keys, runs, strict=True)]
-
-
-def _chosen(record: RunRecord, sources: str) -> dict[str, str]:
-    """The choices of a run: backbone, rows, sources, and recipe settings that differ from their default."""
-    recipe = record.described(record.trained_on[0]).get("recipe", {})
-    meanings = [record.described(task)["meaning"] for task in record.trained_on]
-    settings = {
-        "backbone": f"{backbone_text(record.backbone)} ({(record.backbone_weights or '')[:8]})",
-        "classes": "+".join(filter(None, map(_classes, meanings))),
-        "range": "+".join(str(meaning["range"]) for meaning in meanings if meaning.get("range")),
-        "limit": record.own.limit,
-        "training rows": "+".join(_train_rows(record, task) for task in record.trained_on),
-        "start candidates" if record.start_candidates else "sources": sources,
-        "started as": record.anchor if record.anchor != record.trained_on[0] else None,
-        **recipe,
-    }
-    return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
-
-
-def _classes(meaning: Mapping[str, Any]) -> str:
-    """The number of a task's classes with a mark that identifies their names; empty for scores."""
-    names = meaning.get("classes")
-    if not isinstance(names, list) or not names:  # records may be untrusted
-        return ""
-    return f"{len(names)} ({sha256_text(canonical_json(names))[:8]})"
-
-
-def _train_rows(record: RunRecord, task: str) -> str:
-    """The number of training rows, and for a whole split which rows; a sample differs by seed anyway."""
-    score, marks = record.score(task), record.fingerprints(task)
-    which = f" ({str(marks['train'])[:8]})" if score.limit is None and "train" in marks else ""
-    return f"{score.train_rows:,}{which}"
 
 
 def print_described_run(description: RunDescription, as_json: bool) -> None:

@@ -1,11 +1,12 @@
 """Verbs for what is kept: runs list, show, compare, remove, export and import; du; doctor."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, Places, ReportsFolder, StoreFolder
+from pipeline.cli.options import REPORTS, Flag, Json, Kept, Places, ReportsFolder
 from pipeline.cli.printing import (
     print_described_run,
     print_filled,
@@ -33,8 +34,7 @@ def runs_list(
     since: str | None = None,
     unused: Flag = False,
     sort: Literal["date", "task", "score", "size", "seconds"] = "date",
-    store: StoreFolder = STORE,
-    reports: ReportsFolder = REPORTS,
+    kept: Kept = Kept(),
     json: Json = False,
 ) -> None:
     """Every finished run with its date, task, score on dev and on test rows if it has any, seed and size.
@@ -47,9 +47,7 @@ def runs_list(
         sort: date: oldest first; task: by name, kind and seed; score: best on dev first within a task; size, seconds:
             largest first.
     """
-    from stages.runs import Runs
-
-    runs = Runs(reports, store)
+    runs = kept.runs()
     rows = runs.listed(task=task, kind=kind, since=since, unused=unused, sort=sort)
     _warn(runs.problems)
     none = "no such runs" if runs.records else f"no finished runs in {runs.ledger.root}"
@@ -62,11 +60,9 @@ def runs_list(
 
 
 @runs_app.command(name="show")
-def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
+def runs_show(run: Run, *, kept: Kept = Kept(), json: Json = False) -> None:
     """One run: settings that are not at their default, data, sources, cost, curve, and what needs it."""
-    from stages.runs import Runs
-
-    runs = Runs(reports, store)
+    runs = kept.runs()
     description = runs.described(run)
     _warn(runs.problems)
     print_described_run(description, json)
@@ -77,15 +73,13 @@ def runs_compare(
     run: Run,
     reference: Annotated[str, Parameter(help="The run that it is compared with, likewise.")],
     *,
-    store: StoreFolder = STORE,
-    reports: ReportsFolder = REPORTS,
+    kept: Kept = Kept(),
     json: Json = False,
 ) -> None:
     """Two runs: the settings that differ, the scores, and a paired test if both kept predictions of the same rows."""
     from stages.run_comparison import compare_runs
-    from stages.runs import Runs
 
-    compared = compare_runs(Runs(reports, store), run, reference)
+    compared = compare_runs(kept.runs(), run, reference)
     print_filled("run_comparison", compared.summary(), json, it=compared)
 
 
@@ -94,8 +88,7 @@ def runs_remove(
     runs: Annotated[tuple[str, ...], Parameter(help="Exact names, as runs list shows them.", negative=())],
     *,
     force: Flag = False,
-    store: StoreFolder = STORE,
-    reports: ReportsFolder = REPORTS,
+    kept: Kept = Kept(),
     json: Json = False,
 ) -> None:
     """Delete runs, finished or not, without asking. Artifacts in the store stay.
@@ -104,9 +97,7 @@ def runs_remove(
         force: Delete runs that the store, another run, a study or an ensemble needs, or may need if its file cannot be
             read; what breaks is printed.
     """
-    from stages.runs import Runs
-
-    shelf = Runs(reports, store)
+    shelf = kept.runs()
     removal = shelf.remove(runs, force=force)
     _warn(shelf.problems)
     for line in removal.broken:
@@ -117,12 +108,11 @@ def runs_remove(
 
 @runs_app.command(name="export")
 def runs_export(
-    file: FileOrFolder,
+    file: Path,
     *,
     study: str | None = None,
     lean: Flag = False,
-    store: StoreFolder = STORE,
-    reports: ReportsFolder = REPORTS,
+    kept: Kept = Kept(),
     json: Json = False,
 ) -> None:
     """Write the records of finished runs into one file: settings, scores, curves, predictions; no weights.
@@ -134,9 +124,8 @@ def runs_export(
         lean: Without the predictions of unselected trials, which report does not need.
     """
     from stages.run_archives import export_runs
-    from stages.runs import Runs
 
-    runs = Runs(reports, store)
+    runs = kept.runs()
     exported = export_runs(runs, file, study, lean=lean)
     _warn(runs.problems)
     if exported.missing:
@@ -148,7 +137,7 @@ def runs_export(
 
 @runs_app.command(name="import")
 def runs_import(
-    file: Annotated[FileOrFolder, Parameter(help="The .tar.xz file that runs export wrote.")],
+    file: Annotated[Path, Parameter(help="The .tar.xz file that runs export wrote.")],
     *,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
@@ -175,11 +164,9 @@ def runs_import(
     print_result(lines, asdict(imported), json)
 
 
-def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
+def du(*, kept: Kept = Kept(), json: Json = False) -> None:
     """How much disk space the store, runs, checkpoints, kept weights and caches take, and what can be deleted."""
-    from stages.runs import Runs
-
-    runs = Runs(reports, store)
+    runs = kept.runs()
     usage = runs.usage()
     _warn(runs.problems)
     print_usage(usage, json)

@@ -3,18 +3,29 @@
 Uses the nearest file from the working folder upwards, as ruff does; files are not merged.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Token
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pipeline.cli.options import DATA, PLACES
-from pipeline.system.errors import PipelineError, raise_all, shortened
+from pipeline.system.errors import raise_all, validation_problems
 from pipeline.system.reading import read_toml
 
 OWN, SHARED, SECTION = "pipeline.toml", "pyproject.toml", "adapter-fusion"
-KEYS = ("backbone", "data", "store", "reports")
+_Text = Annotated[str, Field(pattern=r"\S")]
+_Texts = Annotated[list[_Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    backbone: _Text | None = None
+    data: Annotated[_Texts, Field(min_length=1)] | None = None
+    store: _Text | None = None
+    reports: _Text | None = None
 
 
 def fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -50,39 +61,25 @@ def settings() -> dict[str, list[str]]:
     except FileNotFoundError:  # it was deleted
         return {}
     for folder in (here, *here.parents):
-        own = _in(folder)
-        if own is not None:
+        where, table = _table_in(folder)
+        if table is not None:
+            try:
+                values = _Settings.model_validate(table).model_dump(exclude_none=True)
+            except ValidationError as error:
+                raise_all(where, validation_problems(error))
             # Paths in the working folder's file stay as written, because messages and records name them.
             base = Path() if folder == here else folder
-            return {key: [_place(key, value, base) for value in values] for key, values in own.items()}
+            listed = {key: [value] if isinstance(value, str) else value for key, value in values.items()}
+            return {key: [_place(key, value, base) for value in own] for key, own in listed.items()}
     return {}
 
 
-def _in(folder: Path) -> dict[str, list[str]] | None:
-    """The settings file in ``folder``; None if there is none."""
-    where, table = f"{folder / SHARED}: [tool.{SECTION}]", None
+def _table_in(folder: Path) -> tuple[str, Any]:
+    """The settings file in ``folder``, for messages, and its table; None if there is none."""
     if (folder / OWN).is_file():
-        where, table = str(folder / OWN), read_toml(folder / OWN)
-    elif (folder / SHARED).is_file():
-        tool = read_toml(folder / SHARED).get("tool")
-        table = tool.get(SECTION) if isinstance(tool, Mapping) else None
-    if table is None:
-        return None
-    if not isinstance(table, Mapping):
-        raise PipelineError(f"{where}: write a table with the keys {', '.join(KEYS)}")
-    raise_all(where, list(_problems(table)))
-    return {key: [value] if isinstance(value, str) else list(value) for key, value in table.items()}
-
-
-def _problems(values: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in values.items():
-        several = value if key == "data" and isinstance(value, list) and value else [value]
-        if key not in KEYS:
-            yield f"{shortened(key)}: unknown key: the keys are {', '.join(KEYS)}"
-        elif not all(isinstance(each, str) and each.strip() for each in several):
-            what = "a folder, or a list of folders," if key == "data" else "a folder"
-            what = "a folder or a Hub id" if key == "backbone" else what
-            yield f"{key}: write {what} in quotes (got {shortened(value)})"
+        return str(folder / OWN), read_toml(folder / OWN)
+    tool = read_toml(folder / SHARED).get("tool") if (folder / SHARED).is_file() else None
+    return f"{folder / SHARED}: [tool.{SECTION}]", tool.get(SECTION) if isinstance(tool, Mapping) else None
 
 
 def _place(key: str, value: str, folder: Path) -> str:

@@ -1,10 +1,11 @@
 """Verbs for the store: store list, verify, remove, export, import."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
+from pipeline.cli.options import REPORTS, STORE, Flag, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_lines, print_result
 from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
@@ -51,7 +52,7 @@ def store_remove(
 
 
 @store_app.command(name="export")
-def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
+def store_export(run: Run, file: Path, *, store: StoreFolder = STORE) -> None:
     """Write an artifact, with the adapters of a fusion, into one file.
 
     Args:
@@ -62,7 +63,7 @@ def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) ->
 
 
 @store_app.command(name="import")
-def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
+def store_import(file: Path, *, store: StoreFolder = STORE) -> None:
     """Check an exported file and unpack it into the store.
 
     Args:

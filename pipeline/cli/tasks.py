@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder
+from pipeline.cli.options import DATA, PLACES, DataFolders, Seed
 from pipeline.cli.printing import print_lines
 from pipeline.cli.settings_file import settings
 from pipeline.data.metric_names import Kind
@@ -15,13 +15,13 @@ from pipeline.system.errors import PipelineError
 tasks = App(name="tasks", help="The tasks that can be trained, and new ones from your files.")
 
 DataFolder = Annotated[
-    FileOrFolder, Parameter(group=PLACES, help="Folder of your tasks, in which the task's own folder is made.")
+    Path, Parameter(group=PLACES, help="Folder of your tasks, in which the task's own folder is made.")
 ]
 
 
 @tasks.command(name="new")
 def tasks_new(
-    file: FileOrFolder,
+    file: Path,
     *,
     name: str | None = None,
     data: DataFolder = DATA,
@@ -31,7 +31,7 @@ def tasks_new(
     drop_labels: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     similar: str | None = None,
     split: str = "80/10/10",
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> None:
     """Make a task of your own from a table: a task file and the splits train, dev and test.
 
@@ -97,7 +97,7 @@ def tasks_show(name: str, *, data: DataFolders = ()) -> None:
 
 
 @tasks.command(name="check")
-def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
+def tasks_check(file: Path, *, backbone: str | None = None) -> None:
     """Check a task file or, given its folder, its data too; every mistake is reported at once.
 
     Args:
@@ -106,8 +106,6 @@ def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
             without one, tokens are not counted).
     """
     if not file.is_dir():
-        if not file.exists() and (folder := next((data / file for data in _data() if (data / file).is_dir()), None)):
-            raise PipelineError(f"{file}: no such file or folder: to check the task in {folder}, give {folder}")
         if backbone is not None:
             raise PipelineError(
                 f"--backbone counts the tokens of a task's rows: give the folder of the task, not {file}"

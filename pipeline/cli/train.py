@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
+from pipeline.cli.options import (
+    Count,
+    Flag,
+    Json,
+    OneRun,
+    Places,
+    Running,
+    Seed,
+    Training,
+    between,
+    names_in,
+    tasks_in,
+)
 from pipeline.cli.printing import print_result, print_run
-from pipeline.data.limits import check_limit
 from pipeline.settings.parts import MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
@@ -31,7 +42,7 @@ def extract(
     train_layernorm: Flag = False,
     start_from: str | None = None,
     without_rows_of: str | None = None,
-    soup: int = 1,
+    soup: Annotated[int, between(1, MOST_EXPERTS)] = 1,
     places: Places = Places(),
     training: Training = Training(),
     running: OneRun = OneRun(),
@@ -59,9 +70,6 @@ def extract(
     apart = names_in(without_rows_of) or ()
     own = {"adapter": adapter, "bottleneck": bottleneck, "drop_layers": drop_layers, "train_layernorm": train_layernorm}
     recipe = training.parse("adapter", **own)
-    running.check()
-    if not 1 <= soup <= MOST_EXPERTS:
-        raise PipelineError(f"--soup {soup}: give a number from 1 to {MOST_EXPERTS}")
     places.check(task, *tasks_in(start_from), *apart)
     if own_names := [name for name in apart if places.task(name).name == places.task(task).name]:
         raise PipelineError(f"--without-rows-of: {own_names[0]} is the task itself: --drop-overlap drops its own")
@@ -93,7 +101,7 @@ def fuse(
     fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
     fusion_impl: FusionImplementation | None = None,
     experts: int | None = None,
-    target_limit: int | None = None,
+    target_limit: Count = None,
     places: Places = Places(),
     training: Training = Training(),
     running: OneRun = OneRun(),
@@ -115,8 +123,6 @@ def fuse(
     """
     own = {"adapter": adapter, "drop_layers": drop_layers, "fusion": fusion, "fusion_impl": fusion_impl}
     recipe = training.parse("fusion", **own)
-    running.check()
-    check_limit(target_limit, "--target-limit")
     if experts is not None and not (2 <= experts <= MOST_EXPERTS and recipe.form.of_target):
         raise PipelineError(f"--experts {experts}: give 2 to {MOST_EXPERTS}, with --fusion experts")
     places.check(target, *tasks_in(sources))
@@ -152,7 +158,7 @@ def prune(
     target: str,
     keep: int,
     using: str = "fusion",
-    dev_limit: int | None = None,
+    dev_limit: Count = None,
     force: Flag = False,
     json: Json = False,
     places: Places = Places(),
@@ -167,7 +173,6 @@ def prune(
         force: Prune again even if this run is finished.
     """
     running = Running(dev_limit=dev_limit)
-    running.check()
     places.check(target)
     announce(LIBRARIES)
     from stages import prune as stage
@@ -180,8 +185,8 @@ def prune(
 def pretrain(
     *,
     tasks: str,
-    output: FileOrFolder,
-    seed: int = 0,
+    output: Path,
+    seed: Seed = 0,
     places: Places = Places(),
     training: Training = Training(),
     running: Running = Running(),
@@ -197,7 +202,6 @@ def pretrain(
         seed: Determines the order of texts, which tokens are masked, and dropout.
     """
     recipe, names = training.parse("full"), names_in(tasks) or []
-    running.check()
     places.check(*names)
     announce(LIBRARIES)
     from stages import pretrain as stage
@@ -216,7 +220,7 @@ def pretrain(
     print_result(lines, pretrained.summary(), running.json)
 
 
-def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:
+def demo(*, output: Path = Path("demo"), seed: Seed = 0) -> int:
     """The whole pipeline on generated tasks and a nano BERT, with no download: a few minutes on two cores.
 
     Args:

@@ -25,7 +25,6 @@ from pipeline.data.cells import (
     is_no_text,
     number_of_class,
 )
-from pipeline.data.formats.delimited import other_delimiter
 from pipeline.data.labels import nearest_class
 from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
@@ -72,7 +71,7 @@ def canonical_rows(
     problems: list[str] = []
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
-        rows[target] = _text_column(table[column], column, leave_out_blank, problems)
+        rows[target] = text_column(table[column], column, problems, may_be_blank=leave_out_blank)
     if labelled:
         rows["label"] = _labels(task, table[label_column], label_column, source, left_out, is_scored, problems)
         labels = rows["label"][~left_out]
@@ -101,13 +100,8 @@ def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd
     """``table`` with its columns renamed to ``columns``; a :class:`PipelineError` if it lacks one."""
     found = {column: name_among(column, table.columns) for column in columns}
     if missing := [column for column, own in found.items() if own is None]:
-        message = (
-            f"{where}: {'columns' if missing[1:] else 'column'} {', '.join(map(repr, missing))}"
-            f" {'are' if missing[1:] else 'is'} missing; the columns are"
-            f" {', '.join(map(repr, table.columns))}"
-        )
-        remedy = other_delimiter(table.columns)
-        raise PipelineError(f"{message}: {remedy}" if remedy else message)
+        names, known = (", ".join(map(repr, columns)) for columns in (missing, table.columns))
+        raise PipelineError(f"{where}: column {names} is missing; the columns are {known}")
     return table.rename(columns={own: column for column, own in found.items() if own is not None})
 
 
@@ -116,12 +110,14 @@ def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
     return table[np.array(are_kept, dtype=bool)]
 
 
-def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: list[str]) -> pd.Series | ExtensionArray:
+def text_column(
+    values: pd.Series, column: str, problems: list[str], *, may_be_blank: bool
+) -> pd.Series | ExtensionArray:
     """The texts (n,); values that are no text are added to ``problems``."""
     before = len(problems)
     if not may_be_blank:
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
-    _report(problems, f"column '{column}': not text", values, _which(values, no_text_in(values)))
+    _report(problems, f"column '{column}': not text", values, _which(values, _no_text_in(values)))
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
@@ -129,7 +125,7 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
     return _texts("" if is_no_text(value) or is_broken(value) else as_text(value) for value in _values(values))
 
 
-def no_text_in(column: pd.Series) -> Callable[[Any], bool]:
+def _no_text_in(column: pd.Series) -> Callable[[Any], bool]:
     """A test for the cells of ``column`` that are not texts. In a column without any text no cell counts as one."""
     if any(isinstance(value, str) and not is_blank(value) for value in _values(column)):
         return is_no_text
@@ -234,12 +230,9 @@ def _unclear_labels(task: Task, source: Source) -> str | None:
     for own, name in enumerate(() if source.labels else task.classes):
         number = number_of_class(name)
         if not np.isnan(number) and number != own:
-            other = f" ({task.classes[int(number)]!r})" if number in range(task.outputs) else ""
-            pairs = [f"{json.dumps(each, ensure_ascii=False)} = {index}" for index, each in enumerate(task.classes)]
-            table = ", ".join([*pairs[:3], *(["..."] if len(pairs) > 3 else [])])
             return (
-                f"classes: {shortened(name)} is a number and could mean class {number:g}{other}: write"
-                f" labels = {{ {table} }} under [{section}] if the rows have the names, else what their numbers mean"
+                f"classes: {shortened(name)} is a number and could mean class {number:g}: write labels ="
+                f" {{ {json.dumps(name, ensure_ascii=False)} = {own}, ... }} under [{section}], with what the rows have"
             )
     return None
 

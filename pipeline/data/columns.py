@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
-from pipeline.data.formats.base import is_unnamed
+from pipeline.data.delimited import is_unnamed
 from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, class_names, oddly_written
 from pipeline.data.texts import count_words, is_broken, name_among
 from pipeline.system.errors import PipelineError

@@ -77,33 +77,26 @@ def add_extra(
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:
     """Why the source's labels cannot be converted as ``extra`` asks."""
     if extra.labels:
-        if source.kind != "classes":
-            return ["labels: its labels are scores: write scale = [a, b] for a x + b"]
         keys, known = (
-            [as_label(key) or key for key, _ in extra.labels],
+            {as_label(key) or key for key, _ in extra.labels},
             {str(number) for number in range(source.outputs)},
         )
-        mistakes = [
-            f"labels: '{key}' is none of its classes 0..{source.outputs - 1}" for key in keys if key not in known
-        ]
-        if missing := sorted(known - set(keys)):
-            mistakes.append(f"labels: class {', '.join(missing)} is not listed: say which label of the target it is")
-        return mistakes
+        if source.kind == "classes" and keys == known:
+            return []
+        return [f"labels: write one for each of its classes 0..{source.outputs - 1}; for scores write scale = [a, b]"]
     if extra.scale is not None:
-        return [
-            f"scale: the labels of '{task.name}' are classes, not scores: write labels = {{ 0 = ..., 1 = ... }}"
-            for task in (source, target)
-            if task.kind != "score"
-        ]
+        are_scores = source.kind == target.kind == "score"
+        return (
+            []
+            if are_scores
+            else ["scale: is for scores of both tasks: for classes write labels = { 0 = ..., 1 = ... }"]
+        )
     if (source.kind, source.classes, source.range) == (target.kind, target.classes, target.range):
         return []
-    if source.kind == "classes":
-        remedy = "say what each is there, labels = { 0 = ..., 1 = ... }"
-    elif target.kind == "score":
-        remedy = "say how the one becomes the other, scale = [a, b] for a x + b"
-    else:
-        remedy = "scores cannot be made classes: leave it out"
-    return [f"its labels are {_description(source)}, and those of '{target.name}' {_description(target)}: {remedy}"]
+    return [
+        f"its labels are {_description(source)}, and those of '{target.name}' {_description(target)}: say what they are"
+        " there, labels = { 0 = ..., 1 = ... } for classes and scale = [a, b] for scores, or leave it out"
+    ]
 
 
 def _description(task: Task) -> str:

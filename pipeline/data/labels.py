@@ -4,7 +4,7 @@ import difflib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -24,15 +24,12 @@ MOST_CLASSES = 500
 """Of a column that is not named as the label, and of whole numbers in one called label or the like."""
 _SCORES = 20
 """Whole numbers with more distinct values are scores, unless the column's name says that they are classes."""
-_ALIKE = 0.8
-"""Two words are similar from this ratio of :mod:`difflib` on."""
-_MOST_COMPARED = 1_000_000  # characters of the words that a misspelt one may mean, over all hints: about a second
-_MOST_WORDS, _LONGEST_WORD = 20, 50
-"""Labels with more words, or longer words, are texts."""
+_ALIKE = 0.85
+"""Two labels are similar from this ratio of :mod:`difflib` on."""
+_MOST_COMPARED = 50_000  # pairs of labels
 _DIGITS = re.compile(r"[0-9]+")
 _SEPARATORS, _IN_NAMES = ";|\n\t", "#,/+&"
 _NEARLY_ALL = 0.9
-_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 
 def class_names(column: pd.Series) -> list[str]:
@@ -94,35 +91,19 @@ def oddly_written(labels: Iterable[str]) -> str | None:
     """
     names = list(labels)
     known, numbers = set(names), np.array([as_number(_with_point(name)) for name in names])
-    read = numbers[~np.isnan(numbers)]
-    odd = [name for name in names if _is_odd_number(name)]
+    odd = [name for name in names if np.isnan(as_number(name)) and not np.isnan(as_number(_with_point(name)))]
     # Vacuously true if no number is odd.
     are_joined = all("," in name and known.issuperset(name.split(",")) for name in odd)
+    read = numbers[~np.isnan(numbers)]
     are_classes = bool((read == np.floor(read)).all()) and len(known) <= _SCORES
     if are_joined or are_classes or len(read) < _NEARLY_ALL * len(names):
         return None
-    return f"scores are written {_odd_number(odd)}"
-
-
-def _is_odd_number(name: str) -> bool:
-    return bool(np.isnan(as_number(name)) and not np.isnan(as_number(_with_point(name))))
-
-
-def _odd_number(odd: Sequence[str]) -> str:
-    """How these numbers are written, with an example, and what to write instead."""
-    first = odd[0]
-    if all(map(_THOUSANDS.fullmatch, odd)):
-        return f"with commas, such as {first!r}: write {first.replace(',', '')}, or a decimal point"
-    example = next((name for name in odd if "," in name), first)
-    how = "with a decimal comma" if "," in example else "in per cent"
-    return f"{how}, such as {example!r}: write {_with_point(example)}"
+    return f"scores are written like {odd[0]!r}: write a decimal point, and no other commas, points or per cent signs"
 
 
 def _with_point(name: str) -> str:
     """A number with a decimal point, without per cent sign and thousands separators."""
     name = name.removesuffix("%").rstrip()
-    if name.count(",") > 1 and _THOUSANDS.fullmatch(name):
-        return name.replace(",", "")
     return (name.replace(".", "") if name.rfind(".") < name.find(",") else name).replace(",", ".")  # 1.234,5
 
 
@@ -135,10 +116,8 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
     bad = np.isnan(numbers) | (np.abs(numbers) > 1e38)
     if bad.any():
         row = int(bad.argmax())
-        value = rows["label"].iloc[row]
-        if _is_odd_number(value):
-            raise PipelineError(f"{where}: scores are written {_odd_number([value])}")
-        raise PipelineError(f"{where}, row {rows.index[row] + 1}: {shortened(value)} is not a score")
+        odd = oddly_written(rows["label"]) or f"{shortened(rows['label'].iloc[row])} is not a score"
+        raise PipelineError(f"{where}, row {rows.index[row] + 1}: {odd}")
     if np.ptp(numbers) == 0:
         raise PipelineError(f"{where}: all scores are {numbers[0]:g}")
     return numbers
@@ -159,44 +138,28 @@ def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
             " column with --label, or --kind classes if these are classes, or --kind score for numbers"
         )
     for separator in _SEPARATORS + ("" if is_asked else _IN_NAMES):
-        parts_of = {name: _parts(name, separator) for name in counts if separator in name}
+        parts_of = {
+            name: [p.strip() for p in name.split(separator) if p.strip()] for name in counts if separator in name
+        }
         # In a list with a;b; the label a; is a alone.
         alone = {*counts} - {*parts_of} | {parts[0] for parts in parts_of.values() if len(parts) == 1}
-        _check_not_joined(parts_of, alone, where, separator in _IN_NAMES)
-        if separator in ";|":
-            _check_not_lists(parts_of, where)
+        joined = next((name for name, parts in parts_of.items() if parts[1:] and alone.issuperset(parts)), None)
+        if joined is None and separator in ";|" and _are_lists(parts_of.values()):
+            joined = next(iter(parts_of))
+        if joined is not None:
+            name = "; --kind classes if it is one label" if separator in _IN_NAMES else ""
+            raise PipelineError(
+                f"{where}: {shortened(joined)} joins labels that also occur elsewhere: rows with several labels are not"
+                f" supported; keep one label per row, or make a table for each label, with yes or no{name}"
+            )
 
 
-def _parts(name: str, separator: str) -> list[str]:
-    return [part.strip() for part in name.split(separator) if part.strip()]
-
-
-def _check_not_joined(parts_of: Mapping[str, Sequence[str]], alone: set[str], where: str, may_be_name: bool) -> None:
-    joined = next((name for name, parts in parts_of.items() if parts[1:] and alone.issuperset(parts)), None)
-    if joined is None:
-        return
-    number = f"; a number? write {_with_point(joined)}" if _is_odd_number(joined) else ""
-    name = "; --kind classes if it is one label" if may_be_name else ""
-    raise PipelineError(
-        f"{where}: {shortened(joined)} joins labels that also occur alone: rows with several labels are not"
-        f" supported; keep one label per row, or make a table for each label, with yes or no{name}{number}"
-    )
-
-
-def _check_not_lists(parts_of: Mapping[str, Sequence[str]], where: str) -> None:
-    uses = Counter(part for parts in parts_of.values() for part in set(parts))
-    recurring = sum(count > 1 for count in uses.values())
-    if recurring * 2 > len(uses) and not _are_levels(parts_of.values()):
-        raise PipelineError(
-            f"{where}: {shortened(next(iter(parts_of)))} is a list of labels that recur in others: rows of"
-            " several labels are not supported; keep one label per row"
-        )
-
-
-def _are_levels(names: Collection[Sequence[str]]) -> bool:
-    """Whether the parts are levels of one label, such as sport;football: equally many in all names, in fixed places."""
+def _are_lists(names: Collection[Sequence[str]]) -> bool:
+    """Whether most parts recur, unless they are levels of one label, such as sport;football: always in one place."""
+    uses = Counter(part for parts in names for part in set(parts))
     places = {(part, place) for parts in names for place, part in enumerate(parts)}
-    return len(set(map(len, names))) <= 1 and len(places) == len({part for part, _ in places})
+    are_levels = len(set(map(len, names))) <= 1 and len(places) == len(uses)
+    return sum(count > 1 for count in uses.values()) * 2 > len(uses) and not are_levels
 
 
 def did_you_mean(rows: pd.DataFrame) -> list[str]:
@@ -208,12 +171,14 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
     by_key: dict[str, list[str]] = {}
     for name in places:
         by_key.setdefault(text_key(name), []).append(name)
-    known = Spellings(name for name, own in places.items() if len(own) > 1)
+    known = [name for name, own in places.items() if len(own) > 1]
+    # Comparing more takes seconds.
+    known = known if len(known) * (len(places) - len(known)) <= _MOST_COMPARED else []
     lines = []
     for name, own in places.items():
         others = [other for other in by_key[text_key(name)] if (len(places[other]), other) > (len(own), name)]
         if not others and len(own) == 1:
-            others = known.near(name)
+            others = _alike(name, known)
         if others and np.isnan(as_number(name)):
             times = "once" if len(own) == 1 else f"{len(own)} times"
             which = rows_text((rows.index[own] + 1).tolist())
@@ -229,38 +194,10 @@ def nearest_class(name: str, classes: Sequence[str]) -> str | None:
     if not np.isnan(as_number(name)):
         return None
     same = [other for other in classes if text_key(other) == text_key(name)]
-    return next(iter([*same, *Spellings(classes).near(name)]), None)
+    return next(iter([*same, *_alike(name, classes)]), None)
 
 
-class Spellings:
-    """An index of names that finds those that differ from a given one by a misspelt word.
-
-    Words with different digits, as in Kat34 and Kat35, do not count as misspelt, nor do words of one or two letters,
-    as in variant a and variant b. After :data:`_MOST_COMPARED` characters nothing is found.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, str]] = {}
-        self._left = _MOST_COMPARED
-        for name in names:
-            for before, word, after in self._places(name):
-                self._names.setdefault((before, after), {})[word] = name
-
-    @staticmethod
-    def _places(name: str) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
-        words = tuple(name.split())
-        for place, word in enumerate(words if len(words) <= _MOST_WORDS else ()):
-            if 2 < len(word) <= _LONGEST_WORD:
-                yield words[:place], word, words[place + 1 :]
-
-    def near(self, name: str) -> list[str]:
-        """The names that ``name`` may be a misspelling of, at most three for each of its words, the nearest first."""
-        found = []
-        for before, word, after in self._places(name):
-            names = self._names.get((before, after), {})
-            self._left -= sum(map(len, names))
-            if self._left < 0:
-                break
-            alike = difflib.get_close_matches(word, names, 3, _ALIKE)
-            found += [names[other] for other in alike if _DIGITS.findall(other) == _DIGITS.findall(word)]
-        return found
+def _alike(name: str, names: Sequence[str]) -> list[str]:
+    """The most similar of ``names`` that have the digits of ``name``: Kat34 is no misspelt Kat35."""
+    alike = difflib.get_close_matches(name, names, 3, _ALIKE)
+    return [other for other in alike if _DIGITS.findall(other) == _DIGITS.findall(name)]

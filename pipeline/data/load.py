@@ -8,14 +8,12 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import is_blank
-from pipeline.data.formats.delimited import other_delimiter
-from pipeline.data.formats.parquet import as_pandas
 from pipeline.data.sample import stratified
-from pipeline.data.table_files import SUFFIXES
-from pipeline.data.tables import read_table
+from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.task_data import DEV_SEED, TaskData
 from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
 from pipeline.data.texts import name_among
+from pipeline.data.typed import as_pandas
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import reading
 
@@ -140,7 +138,7 @@ def has_labelled_test(task: Task, data: Path | None) -> bool:
 
 def _has_labels(task: Task, table: pd.DataFrame) -> bool:
     if (label := name_among(task.label, table.columns)) is None:
-        return other_delimiter(table.columns) is not None  # a mistake, which is reported when the rows are read
+        return name_among(task.text[0], table.columns) is None  # a mistake, which is reported when the rows are read
     return not table[label].map(is_blank).all()
 
 

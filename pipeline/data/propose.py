@@ -6,18 +6,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import no_text_in
-from pipeline.data.cells import as_label, as_number, as_text, is_blank, is_object, listed
+from pipeline.data.canonical import text_column
+from pipeline.data.cells import as_label, as_number, is_blank, is_object, listed
 from pipeline.data.columns import Columns, find_columns, id_column, mean_words, meaning_of, nameless_columns
 from pipeline.data.labels import (
     FEW,
-    MOST_CLASSES,
     Meaning,
     are_numbers,
     check_classes,
@@ -37,8 +35,6 @@ _MOST_CONTRADICTING = 0.25
 """If a larger share of the rows or of the texts contradicts itself, a guessed text column is considered wrong."""
 _CLEAR_MAJORITY = 2 / 3
 """If this share of the rows with one text agrees on a label, the text has that label."""
-_FAR_MORE = 2.0
-"""An unused column has notably longer texts if they have this many times the words of the texts used."""
 _FEW_SCORES = 20
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")
 _NO_LABEL = re.compile(
@@ -160,9 +156,7 @@ def propose(
         hints=hints,
         remarks=(
             *_remarks_on_columns(table, nameless, columns, guessed=not text),
-            *(_remarks_on_classes if task_kind == "classes" else _remarks_on_scores)(
-                rows["label"], meaning, kind is None
-            ),
+            *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None else ()),
             *_remarks_on_no_labels(rows["label"].map(as_label)),
         ),
     )
@@ -221,9 +215,9 @@ def _complete_rows(
     The rows are indexed by position in the file, from 0.
     """
     texts = [_texts(table[column], where, column) for column in columns.text]
-    lacks_text = np.logical_or.reduce([[not text.strip() for text in column] for column in texts])
+    lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
     lacks_label = labels.isna().to_numpy()
-    rows = pd.DataFrame({"id": _ids(table), **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels})
+    rows = pd.DataFrame({"id": _ids(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels})
     dropped = {
         "with a label that --drop-labels names": _numbers(rows, is_dropped),
         "without text": _numbers(rows, lacks_text & ~is_dropped),
@@ -266,33 +260,29 @@ def _numbers(rows: pd.DataFrame, mask: np.ndarray) -> list[int]:
     return (rows.index[mask] + 1).tolist()
 
 
-def _texts(column: pd.Series, where: str, name: str) -> list[str]:
-    is_no_text = no_text_in(column)
-    for row, value in enumerate(column, start=1):
-        if is_no_text(value) or is_broken(value):
-            raise PipelineError(f"{where}: column '{name}', row {row} is not a text: {shortened(value)}")
-    return [as_text(value) for value in column]
+def _texts(column: pd.Series, where: str, name: str) -> pd.Series:
+    problems: list[str] = []
+    texts = text_column(column, name, problems, may_be_blank=True)
+    if problems:
+        raise PipelineError(f"{where}: {problems[0]}")
+    return pd.Series(texts)
 
 
-def _ids(table: pd.DataFrame) -> list[str]:
-    """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions."""
-    column = id_column(table)
-    if column is None or _why_no_id(table[column]) is not None:
-        return list(map(str, range(len(table))))
-    return [str(value) for value in table[column]]
+def _ids(table: pd.DataFrame) -> tuple[list[str], str | None]:
+    """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions.
 
-
-def _why_no_id(column: pd.Series) -> str | None:
-    """Why the values of a column cannot identify the rows, counted from 1; None if they can."""
-    first: dict[str, int] = {}
-    for row, value in enumerate(column, start=1):
-        name = str(value).strip() if isinstance(value, str | int | np.integer) else ""
-        if not name or is_broken(name):
-            return f"row {row} has none that is a text or a whole number"
-        if name in first:
-            return f"rows {first[name]} and {row} have the same, {shortened(name)}"
-        first[name] = row
-    return None
+    Also returns what to say if there is such a column and it does not: a cell is blank, or not unique.
+    """
+    numbers, column = list(map(str, range(len(table)))), id_column(table)
+    if column is None:
+        return numbers, None
+    names = [str(value).strip() if isinstance(value, str | int | np.integer) else "" for value in table[column]]
+    if all(names) and len({*names}) == len(names) and not any(map(is_broken, names)):
+        return [str(value) for value in table[column]], None
+    return (
+        numbers,
+        f"column {column!r} does not name the rows, which are numbered from 0: a cell is blank or not unique",
+    )
 
 
 def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: Columns, guessed: bool) -> Iterator[str]:
@@ -302,17 +292,9 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
         guessed: whether nobody named the text columns.
     """
     if nameless:
-        filled = [
-            row
-            for row, cells in enumerate(zip(*(table[name] for name in nameless), strict=True), start=1)
-            if not all(map(is_blank, cells))
-        ]
-        count = "1 column" if len(nameless) == 1 else f"{len(nameless)} columns"
-        what = f"{rows_text(filled)} filled there" if filled else "all cells are blank"
-        yield f"not used: {count} without a name ({what})"
-    column = id_column(table)
-    if column is not None and (why := _why_no_id(table[column])) is not None:
-        yield f"column {column!r} does not name the rows: {why}. Rows are numbered from 0 instead"
+        yield f"not used: {len(nameless)} column{'s' if nameless[1:] else ''} without a name, mostly blank"
+    if (remark := _ids(table)[1]) is not None:
+        yield remark
     words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
     # A few names of two words may be cities.
     others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
@@ -320,34 +302,23 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
         return
     (text,) = columns.text
     other = max(others, key=words.__getitem__)
-    longer = "longer texts" if words[other] > _FAR_MORE * words[text] else "texts too"
     pair = ",".join(sorted((text, other), key=list(table.columns).index))
-    more = f" (and so do {', '.join(few([repr(name) for name in others if name != other], 5))})" if others[1:] else ""
     yield (
-        f"column {other!r} holds {longer} and is not used: --text {shlex.quote(other)} takes it, --text"
-        f" {shlex.quote(pair)} reads both as a pair{more}"
+        f"column {other!r} holds texts too and is not used: --text {shlex.quote(other)} takes it, --text"
+        f" {shlex.quote(pair)} reads both as a pair"
     )
 
 
-def _remarks_on_scores(scores: pd.Series, meaning: Meaning | None, guessed: bool) -> Iterator[str]:
-    different = scores.nunique()
-    if guessed and meaning != "score" and (different <= _FEW_SCORES or (scores == np.floor(scores)).all()):
-        yield f"the {different} different numbers are read as scores: --kind classes reads them as classes"
-
-
-def _remarks_on_classes(labels: pd.Series, meaning: Meaning | None, guessed: bool) -> Iterator[str]:
-    counts = Counter(labels)
-    names = sorted(counts, key=class_order)
-    numbers = {as_number(name): name for name in names}  # 07 and 7 are one score
-    if guessed and meaning != "code" and len(numbers) > 2 and are_numbers(names):
-        near, other = min(pairwise(numbers), key=lambda pair: pair[1] - pair[0])
-        yield (
-            f"the {len(names)} classes are numbers: --kind score reads them as scores, so that {numbers[near]} is near"
-            f" {numbers[other]}"
-        )
-    if len(names) > MOST_CLASSES:
-        rows = float(np.median(list(counts.values())))
-        yield f"{len(names):,} classes, {rows:g} rows each in the middle: a class of fewer than {FEW} is hardly learned"
+def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: Meaning | None) -> Iterator[str]:
+    """Numbers that may be meant as labels of the other ``kind``, if nobody named it."""
+    numbers = np.array(sorted({as_number(label) for label in labels}))  # 07 and 7 are one score
+    are_scores = kind == "score"
+    may_be_other = (
+        len(numbers) <= _FEW_SCORES or bool((numbers == np.floor(numbers)).all()) if are_scores else len(numbers) > 2
+    )
+    if not np.isnan(numbers).any() and may_be_other and meaning != ("score" if are_scores else "code"):
+        other = "classes" if are_scores else "score"
+        yield f"the {len(numbers)} different numbers are read as {kind}: --kind {other} reads them as {other}"
 
 
 def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:

@@ -1,17 +1,98 @@
-"""Read and write tables in any of :data:`pipeline.data.formats.FORMATS`; ``-`` is csv on standard input or output."""
+"""Read and write tables in any of :data:`FORMATS`; ``-`` is csv on standard input or output.
+
+The modules of formats import pandas and other heavy libraries inside their functions, so that a command can check
+files before its libraries load.
+"""
+
+from __future__ import annotations
 
 import io
+import re
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-import pandas as pd
-import pyarrow as pa
-
-from pipeline.data.formats import Table, recognised
-from pipeline.data.table_files import STANDARD, format_named, name_of
-from pipeline.system.atomic import new_file
-from pipeline.system.errors import PipelineError
+from pipeline.data import delimited, sheets, typed
+from pipeline.system import atomic
+from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import check_regular, reading
+from pipeline.system.streams import notice
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STANDARD = Path("-")
+"""In place of a file name: standard input or output, as csv."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that was read, and how its file is written."""
+
+    rows: pd.DataFrame
+    form: str
+    """In words: ``csv, cp1252, semicolon``."""
+
+
+class Reader(Protocol):
+    def __call__(self, content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:
+        """The table in ``content``, as it is written, and its :attr:`Table.form`; ``where`` is the file, for messages.
+
+        Args:
+            strict: read only what this project writes, and guess at nothing: for splits, whose rows must be those that
+                another reader finds.
+
+        Raises:
+            PipelineError: the content is no such table. Errors of the format's library may be raised too.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format of tables."""
+
+    read: Reader
+    write: Callable[[pd.DataFrame, BinaryIO], object]
+    magic: bytes = b""
+    """The first bytes of every such file, by which it is recognised under any suffix; empty for text."""
+    is_exact: bool = True
+    """Whether what was written is read back to the last digit and the last blank row, as splits need it."""
+
+
+FORMATS = {
+    ".parquet": Format(typed.read_parquet, typed.write_parquet, magic=b"PAR1"),
+    ".csv": Format(partial(delimited.read, suffix="csv"), delimited.write),
+    ".tsv": Format(partial(delimited.read, suffix="tsv"), partial(delimited.write, separator="\t")),
+    ".jsonl": Format(typed.read_json_lines, typed.write_json_lines),
+    ".json": Format(typed.read_json, typed.write_json),
+    ".xlsx": Format(sheets.read, sheets.write, magic=b"PK\x03\x04", is_exact=False),
+}
+"""By suffix."""
+SUFFIXES = tuple(FORMATS)
+_JSON = (".jsonl", ".json")
+_USUAL = re.compile(r"parquet|csv, utf-8(-sig)?, comma|tsv, utf-8(-sig)?, tab|jsonl?, utf-8(-sig)?")
+"""How this project writes tables: no notice says how such a file was read."""
+_OTHER_SPREADSHEETS, _OLE = (".xls", ".xlsm", ".xlsb", ".ods"), bytes.fromhex("d0cf11e0a1b11ae1")
+_OBJECTS, _HEADER = re.compile(rb'\s*(\{\s*"[^"]*"\s*:|\[\s*\{)'), re.compile(rb"[A-Za-z_#][\w #]*[,;\t|].*\n.*[,;\t|]")
+
+
+def suffix_of(file: Path) -> str:
+    """The key of the format of ``file`` in :data:`FORMATS`; a :class:`PipelineError` if there is none."""
+    suffix = ".csv" if file == STANDARD else file.suffix.lower()
+    if suffix in _OTHER_SPREADSHEETS:
+        raise PipelineError(f"{file}: a spreadsheet: save it as xlsx or csv, and give that")
+    if suffix not in FORMATS:
+        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+    return suffix
+
+
+def name_of(file: Path) -> str:
+    """The name of the input ``file`` in messages."""
+    return "standard input" if file == STANDARD else str(file)
 
 
 def read_table(file: Path) -> pd.DataFrame:
@@ -19,49 +100,101 @@ def read_table(file: Path) -> pd.DataFrame:
 
     Row n of the result is row n of the file: no blank line is skipped. Any fault raises a :class:`PipelineError`.
     """
-    return read_any(file, strict=True).rows
+    return _read(file, strict=True).rows
 
 
-def read_any(file: Path, *, strict: bool) -> Table:
-    """Read a table in the format of its content or suffix; a :class:`PipelineError` if it cannot be read.
+def read_foreign(file: Path) -> Table:
+    """Read a table that another program wrote in any format, text in any usual encoding and delimiter.
 
-    Args:
-        strict: see :class:`pipeline.data.formats.base.Reader`.
+    Raises:
+        PipelineError: the suffix is unknown, or the file cannot be read or has no rows.
     """
-    named, where = format_named(file), name_of(file)
-    with reading(Path(where), f"write it again as {named.suffixes[0][1:]}", missing=""):
+    table = _read(file, strict=False)
+    if table.rows.empty:
+        raise PipelineError(f"{file}: no rows")
+    names = [str(name).strip() for name in table.rows.columns]
+    return Table(table.rows.set_axis(names, axis=1), table.form) if len({*names}) == len(names) else table
+
+
+def read_input(file: Path) -> pd.DataFrame:
+    """The rows for a trained model: from a file (:func:`read_foreign`), or csv from standard input.
+
+    A note on stderr says how the file was read, unless it has this project's format.
+    """
+    if file == STANDARD:
+        return read_table(file)
+    table = read_foreign(file)
+    if not _USUAL.fullmatch(table.form):
+        notice(f"note: {file} was read as {table.form}")
+    return table.rows
+
+
+def _read(file: Path, *, strict: bool) -> Table:
+    suffix, where = suffix_of(file), name_of(file)
+    with reading(Path(where), f"write it again as {suffix[1:]}", missing=""):
         if file == STANDARD:
             content = sys.stdin.buffer.read() if sys.stdin is not None else b""
         else:
             check_regular(file)
             content = file.read_bytes()
-        table = recognised(content, named, where).read(content, where, strict=strict)
-    if repeated := table.rows.columns[table.rows.columns.duplicated()].tolist():
+        rows, form = FORMATS[_recognised(content, suffix, where)].read(content, where, strict=strict)
+    if repeated := rows.columns[rows.columns.duplicated()].tolist():
         raise PipelineError(f"{where}: more than one column is called {repeated[0]!r}: give each another name")
-    return table
+    return Table(rows, form)
 
 
-def check_writable(table: pd.DataFrame, file: Path) -> None:
+def _recognised(content: bytes, suffix: str, where: str) -> str:
+    """The suffix for ``content``, whose file may have another one: a spreadsheet saved as ``.csv``."""
+    if content.startswith(_OLE):
+        raise PipelineError(f"{where}: a spreadsheet of an old kind or with a password: save it as xlsx or csv")
+    for other, form in FORMATS.items():
+        if form.magic and content.startswith(form.magic):
+            return other
+    if magic := FORMATS[suffix].magic:
+        return ".csv" if b"\0" not in content and b"\n" in content and content[:2] != magic[:2] else suffix
+    if _OBJECTS.match(content):
+        return suffix if suffix == ".jsonl" and content.lstrip()[:1] == b"{" else ".json"
+    return ".csv" if suffix in _JSON and _HEADER.match(content) else suffix
+
+
+def check_output(output_file: Path, input_file: Path) -> None:
+    """Fail before any work is done if the table cannot be written, or would replace the input."""
+    suffix_of(output_file)
+    if output_file == STANDARD:
+        return
+    with writing(output_file):
+        if output_file.is_dir():
+            raise PipelineError(f"--output {output_file}: this is a folder: name a file in it")
+        is_file = input_file != STANDARD and input_file.exists()
+        if is_file and output_file.exists() and output_file.samefile(input_file):
+            raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
+    atomic.check_writable(output_file)
+
+
+def check_columns(table: pd.DataFrame, file: Path) -> None:
     """Raise a :class:`PipelineError` for the first column that the format of ``file`` cannot hold."""
-    form = format_named(file)
+    import pyarrow as pa
+
+    suffix = suffix_of(file)
     for column in table:
         try:
-            form.check(table[[column]])
+            FORMATS[suffix].write(table[[column]], io.BytesIO())
         except (ValueError, TypeError, RecursionError, OverflowError, pa.ArrowException) as error:
             words = "text that no encoding can write" if isinstance(error, UnicodeError) else str(*error.args[:1])
             reason = words.partition("\n")[0][:200]
             raise PipelineError(
-                f"column {column!r} cannot be written as {form.suffixes[0][1:]} ({reason}): leave it out"
+                f"column {column!r} cannot be written as {suffix[1:]} ({reason}): leave it out"
             ) from None
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table in the format of its suffix; the file appears complete or not at all."""
-    form = format_named(file)
+    form = FORMATS[suffix_of(file)]
     if file == STANDARD:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
-        form.write(table, sys.stdout)
+        form.write(table, content := io.BytesIO())
+        sys.stdout.write(content.getvalue().decode())
         return
-    with new_file(file) as temporary:
-        form.write(table, temporary)
+    with atomic.new_file(file) as temporary, temporary.open("wb") as sink:
+        form.write(table, sink)

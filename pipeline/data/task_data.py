@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import fingerprint
-from pipeline.data.cut import cut
 from pipeline.data.overlap import first_overlap, overlapping_rows
 from pipeline.data.sample import stratified
+from pipeline.data.split import cut
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 
@@ -137,7 +137,7 @@ class TaskData:
         return replace(self, train=train, whole=self)
 
     def halved(self, task: Task, seed: int) -> TaskData:
-        """Select on one half of dev and score on the other; see :func:`pipeline.data.cut.cut`."""
+        """Select on one half of dev and score on the other; see :func:`pipeline.data.split.cut`."""
         dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")
         return replace(self, dev=dev, test=test)
 

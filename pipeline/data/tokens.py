@@ -1,34 +1,35 @@
 """Tokenise a split once; the cache key covers everything that changes the result."""
 
-import hashlib
 import json
+import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from rich.console import Console
+from rich.progress import track
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from pipeline.data.canonical import fingerprint
-from pipeline.data.counting import counting
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import announce, is_commands
 
-_FORMAT = 4
+_FORMAT = 5
 # 510 tokens fit beside the special ones: Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the random stream for the order of pairs, separate from those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
 _MANY = 5000  # rows that take seconds, so that progress is shown
-_DIGEST = hashlib.sha256().digest_size
-_MAPPED = 2**24  # bytes; cached files from this size on are memory-mapped instead of read
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Ragged(Sequence[np.ndarray]):
     """One integer array a row, stored in a few large buffers: millions of arrays would cost 100 bytes each."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
+        self.column = column
         self._parts = [(chunk.values.to_numpy(), chunk.offsets.to_numpy()) for chunk in column.chunks]
         self._ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64).tolist()
 
@@ -80,29 +82,6 @@ class Ragged(Sequence[np.ndarray]):
     @property
     def lengths(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for _, offsets in self._parts)])
-
-
-class Picked(Sequence[np.ndarray]):
-    """Row i is row ``rows[i]`` of ``sources[which[i]]``."""
-
-    def __init__(self, sources: Sequence[Sequence[np.ndarray]], which: np.ndarray, rows: np.ndarray) -> None:
-        self._sources, self._which, self._rows = sources, which.astype(np.min_scalar_type(len(sources))), rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[each] for each in range(*row.indices(len(self)))]
-        return self._sources[self._which[row]][self._rows[row]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        lengths = np.zeros(len(self), np.int64)
-        for number, source in enumerate(self._sources):
-            chosen = self._which == number
-            lengths[chosen] = _lengths(source)[self._rows[chosen]]
-        return lengths
 
 
 class Cut(NamedTuple):
@@ -138,7 +117,7 @@ class TokenisedSplit:
 
 
 def _lengths(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return arrays.lengths if isinstance(arrays, Ragged | Picked) else np.array([len(ids) for ids in arrays])
+    return arrays.lengths if isinstance(arrays, Ragged) else np.array([len(ids) for ids in arrays])
 
 
 def tokenise(
@@ -202,28 +181,30 @@ def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, ep
     nothing in most pair tasks (Hayes 2024 trains on random orders). The choice depends only on ``(seed, epoch)``, so a
     resumed run repeats it.
     """
-    turns, rows = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5, np.arange(len(given))
-    types = None
-    if given.types_a is not None and turned.types_a is not None:
-        types = Picked((given.types_a, turned.types_a), turns, rows)
-    return TokenisedSplit(Picked((given.a, turned.a), turns, rows), types, None, given.labels)
+    turns = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5
+    rows = np.arange(len(given)) + len(given) * turns
+    inputs, types = _chained([given.a, turned.a], rows), _chained([given.types_a, turned.types_a], rows)
+    assert inputs is not None
+    return TokenisedSplit(inputs, types, None, given.labels)
 
 
 def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
     """The inputs of all ``splits``, concatenated, without labels."""
-    first = splits[0]
     if len(splits) == 1:
-        return first
-    which = np.repeat(np.arange(len(splits)), [len(split) for split in splits])
-    rows = np.concatenate([np.arange(len(split)) for split in splits])
-
-    def one(columns: Sequence[Sequence[np.ndarray] | None]) -> Picked | None:
-        known = [column for column in columns if column is not None]
-        return Picked(known, which, rows) if len(known) == len(splits) else None
-
-    inputs = Picked([split.a for split in splits], which, rows)
-    types, second = one([split.types_a for split in splits]), one([split.b for split in splits])
+        return splits[0]
+    inputs = _chained([split.a for split in splits])
+    assert inputs is not None
+    types, second = _chained([split.types_a for split in splits]), _chained([split.b for split in splits])
     return TokenisedSplit(inputs, types, second, labels=None)
+
+
+def _chained(columns: Sequence[Sequence[np.ndarray] | None], rows: np.ndarray | None = None) -> Ragged | None:
+    """The ``columns`` of :func:`tokenise` one after the other, or these ``rows`` of them; None if one is missing."""
+    known = [column.column for column in columns if isinstance(column, Ragged)]
+    if len(known) < len(columns):
+        return None
+    chained = pa.chunked_array([chunk for column in known for chunk in column.chunks])
+    return Ragged(chained if rows is None else chained.take(pa.array(rows)))
 
 
 def _tokenise(
@@ -260,10 +241,12 @@ def _tokenise(
     if len(rows) <= _MANY:
         yield tokenised(slice(None))
         return
-    with counting("tokenising", len(rows)) as count:
-        for first in range(0, len(rows), _MANY):
-            yield tokenised(slice(first, first + _MANY))
-            count(min(_MANY, len(rows) - first))
+    is_shown = is_commands(sys.stderr) and sys.stderr.isatty()
+    if not is_shown:
+        announce(f"tokenising {len(rows):,} rows", everywhere=True)
+    console, parts = Console(stderr=True), range(0, len(rows), _MANY)
+    for first in track(parts, "tokenising", console=console, transient=True, disable=not is_shown):
+        yield tokenised(slice(first, first + _MANY))
 
 
 def _are_cut(inputs: BatchEncoding, max_length: int) -> np.ndarray:
@@ -288,36 +271,23 @@ def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
 def _read_cached(file: Path) -> pa.Table | None:
     try:
         # The system reads only the parts of a mapped file that a batch needs, and can free them under pressure.
-        is_large = file.stat().st_size >= _MAPPED
-        content = pa.memory_map(str(file)).read_buffer() if is_large else pa.py_buffer(file.read_bytes())
-        digest, body = bytes(memoryview(content)[:_DIGEST]), memoryview(content)[_DIGEST:]
-        # Arrow has no checksums: a changed byte would silently change tokens.
-        return pa.ipc.open_file(pa.py_buffer(body)).read_all() if hashlib.sha256(body).digest() == digest else None
+        return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
     except (OSError, pa.ArrowException):
         # Missing or damaged: tokenise again, which is cheap and always right.
         return None
 
 
-def _write_cached(parts: Iterable[pa.Table], file: Path) -> None:
+def _write_cached(parts: Iterator[pa.Table], file: Path) -> None:
     """Write the parts as they come, so that they are never all in memory."""
     try:
         # Tokens can be decoded to texts, which may be confidential: a new folder is readable by its owner alone.
         file.parent.parent.mkdir(parents=True, exist_ok=True)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         with new_file(file) as temporary:
-            with temporary.open("wb") as sink:
-                sink.write(bytes(_DIGEST))
-                writer = None
-                for table in parts:
-                    writer = writer or pa.ipc.new_file(sink, table.schema)
+            first = next(parts)
+            with pa.ipc.new_file(str(temporary), first.schema) as writer:
+                for table in chain([first], parts):
                     writer.write_table(table)
-                if writer is not None:
-                    writer.close()
-            with temporary.open("r+b") as content:
-                content.seek(_DIGEST)
-                digest = hashlib.file_digest(content, "sha256").digest()
-                content.seek(0)
-                content.write(digest)
     except (PipelineError, OSError):
         # A cache that cannot be written costs time, not correctness.
         return

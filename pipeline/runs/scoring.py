@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
-from pipeline.data.cut import group_numbers
 from pipeline.data.prediction import Prediction
+from pipeline.data.split import group_numbers
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
-from pipeline.data.limits import check_limit
 from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_test_texts
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
@@ -48,7 +47,6 @@ class Splits:
             limit: training rows of the task, and of each source of extra data; None is all.
             extra: tasks whose training rows are added, except rows that the task or a held-out one is scored on.
         """
-        check_limit(limit)
         name = task.model_dump_json()
         if extra:
             return self._memo.once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
@@ -130,7 +128,6 @@ class Splits:
         return self._memo.once(("usable", task.model_dump_json()), lambda: self._usable(task))
 
     def _usable(self, task: Task) -> TaskData:
-        check_limit(self.dev_limit, "--dev-limit", "row of dev")
         rows = self.without_rows_of(self._held_out_but(task), task, self._read(task))
         if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)

@@ -153,7 +153,7 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     monkeypatch.setattr("stages.compare.compare.compare", lambda *_: (result, Path("tables")))
     monkeypatch.setattr("stages.demo.demo", lambda *_: 0)
     if find_spec("fastapi"):  # else serve is refused
-        for name in ("make_app", "run"):
+        for name in ("make_app", "_Server.run"):
             monkeypatch.setattr(f"stages.serve.serve.{name}", lambda *_: None)
     monkeypatch.setattr("pipeline.reporting.build.write_figures", lambda *_: ())
 

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label
-from pipeline.data.foreign import read_foreign
-from pipeline.data.formats import FORMATS, SUFFIXES
 from pipeline.data.load import read_test_texts
-from pipeline.data.tables import read_table, write_table
+from pipeline.data.tables import FORMATS, SUFFIXES, read_foreign, read_table, write_table
 from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
@@ -40,7 +38,7 @@ TASKS = [
     BASE | {"kind": "score", "range": [-1e38, 1e38], "metric": "pearson", "files": {"scale": [1e308, 1]}},
 ]
 tasks = st.sampled_from([Task.parse(values, "test") for values in TASKS])
-suffixes = st.sampled_from([form.suffixes[0] for form in FORMATS if form.is_exact])
+suffixes = st.sampled_from([suffix for suffix, form in FORMATS.items() if form.is_exact])
 
 cells = st.sampled_from(["good", "bad", "0", "1", "1.0", 0, 1, 2.5, None]) | texts | st.sampled_from(ODD_NUMBERS)
 

@@ -77,10 +77,10 @@ def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, 
     fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
     for using in ("adapter", "fusion"):
         whole = predicted(workspace, rows, tmp_path, using=using)
-        dropped = predicted(workspace, rows, tmp_path, using=using, drop_layers="0")
+        dropped = predicted(workspace, rows, tmp_path, using=using, drop_layers=(0,))
         assert not whole.equals(dropped)
     with pytest.raises(PipelineError, match="all layers"):
-        predicted(workspace, rows, tmp_path, drop_layers="0,1")
+        predicted(workspace, rows, tmp_path, drop_layers=(0, 1))
     full = single_run(workspace, "full", "films", quick("full"), seed=0).get()
     with pytest.raises(PipelineError, match=r"run .* \(full\) has no adapters to leave out"):
-        predicted(workspace, rows, tmp_path, using=full.run, drop_layers="0")
+        predicted(workspace, rows, tmp_path, using=full.run, drop_layers=(0,))

@@ -167,7 +167,6 @@ def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore
             {"split": "test"},
             r"split 'test' is missing: no test\{.*\}; give labelled rows with --input FILE, or --split dev$",
         ),
-        ({"batch_size": 0}, "--batch-size 0"),
         ({"input_file": Path("nowhere.csv")}, "nowhere.csv"),
     ],
 )

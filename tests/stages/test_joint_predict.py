@@ -122,7 +122,7 @@ def test_what_cannot_share_a_pass_is_run_apart(workspace: Workspace, quick: Quic
     fuse("films", quick("fusion", epochs=1), workspace, seed=0)
     assert assert_same_as_apart(run, ["films", "meals"])["passes"] == 2
     assert assert_same_as_apart(run, ["films", "meals"], using="adapter")["passes"] == 1
-    assert assert_same_as_apart(run, ["films", "meals"], using="adapter", drop_layers="0")["passes"] == 1
+    assert assert_same_as_apart(run, ["films", "meals"], using="adapter", drop_layers=(0,))["passes"] == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data import labels as reading_labels
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.load import load_all_rows
 from pipeline.data.tasks import find_task
@@ -186,7 +185,7 @@ CASES = {
     # Columns without a name.
     "a blank column amid others": Case(
         {"text": sentences("one"), "Unnamed: 1": [None] * 60, "label": ["a", "b"] * 30}, ("a", "b"),
-        said=("not used: 1 column without a name (all cells are blank)",),
+        said=("not used: 1 column without a name",),
     ),
     "a filled column without a name": Case(
         {"text": sentences("one"), "Unnamed: 1": ["x"] * 60, "label": ["a", "b"] * 30}, ("a", "b"),
@@ -195,7 +194,7 @@ CASES = {
     "blank columns at the end": Case(
         {"text": sentences("one"), "label": ["a", "b"] * 30, "Unnamed: 2": [None] * 60, "Unnamed: 3": [None] * 60,
          "Unnamed: 4": ["extra", *[None] * 59]},
-        ("a", "b"), said=("not used: 3 columns without a name (row 1 ",),
+        ("a", "b"), said=("not used: 3 columns without a name",),
     ),
     "a blank column in front": Case(
         {"Unnamed: 0": [None] * 60, "v1": ["ham", "spam"] * 30, "v2": sentences("one")}, ("ham", "spam"), text=("v2",),
@@ -215,11 +214,10 @@ CASES = {
     # Many classes.
     "600 classes": Case(
         rows_of([f"cat {n}" for n in range(600)], "category", 3600), tuple(sorted(f"cat {n}" for n in range(600))),
-        said=("600 classes, 6 rows each",),
     ),
     "600 classes of another column": Case(
         rows_of([f"cat {n}" for n in range(600)], "product", 1800), tuple(sorted(f"cat {n}" for n in range(600))),
-        options={"label": "product", "kind": "classes"}, said=("600 classes, 3 rows each",),
+        options={"label": "product", "kind": "classes"},
     ),
     "classes of which most have one row": Case(
         rows_of(["a", "b", "a", "b", *(f"rare {n}" for n in range(16))], size=24),
@@ -227,7 +225,7 @@ CASES = {
     ),
     "900 classes in a column with another name": Case(
         rows_of([f"c{n}" for n in range(900)], "etikett", 2700), tuple(sorted(f"c{n}" for n in range(900))),
-        options={"kind": "classes", "label": "etikett"}, said=("900 classes, 3 rows each",),
+        options={"kind": "classes", "label": "etikett"},
     ),
     "600 numbers said to be classes": Case(
         rows_of([*range(600)], "target", 1800), tuple(map(str, range(600))), options={"kind": "classes"}
@@ -339,7 +337,7 @@ REFUSED: dict[str, tuple[Rows, tuple[str, ...]]] = {
     "every row another class": (rows_of(sentences("one"), "category"), ("60 different values", "--kind classes")),
     "a blank label in most rows": (rows_of(["a", *[None] * 59]), ("blank in 59 of 60 rows",)),
     "too few texts of a class for three splits": (
-        rows_of([f"c{n}" for n in range(25)], "category", 50), ("no label has more than 2 different texts", "80/20")
+        rows_of([f"c{n}" for n in range(25)], "category", 50), ("too few for 3 splits", "80/20")
     ),
     "words among scores": (rows_of([*range(59), "-"], "score"), ("'-' in another", "--drop-labels=-")),
 }  # fmt: skip
@@ -378,17 +376,3 @@ def test_later_rows_are_read_by_the_labels_of_the_file(
     task = find_task("mine", tmp_path / "data")
     table = pd.DataFrame({"text": [f"text {row}" for row in range(len(later))], "label": later}, dtype=object)
     assert canonical_rows(task, table, "later", source=task.files)["label"].tolist() == numbers
-
-
-def test_misspelt_labels_are_looked_for_among_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared, match = 0, reading_labels.difflib.get_close_matches
-
-    def counted(word: str, names: Any, *options: Any) -> list[str]:
-        nonlocal compared
-        compared += sum(map(len, names))
-        return match(word, names, *options)
-
-    monkeypatch.setattr(reading_labels.difflib, "get_close_matches", counted)
-    names = [f"{chr(97 + n % 26)}{n:05}-a-single-word-of-many-letters" for n in range(2000)]
-    assert len(reading_labels.did_you_mean(pd.DataFrame({"label": [*names[:1000], *names]}))) == 0
-    assert 0 < compared <= 1_000_000

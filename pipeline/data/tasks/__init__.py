@@ -1,7 +1,7 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.data.metric_names import METRICS_OF, Kind, Metric
 from pipeline.data.texts import same_form
-from pipeline.system.errors import PipelineError, few, nearest, raise_all, shortened, validation_problems
+from pipeline.system.errors import PipelineError, nearest, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
 
 Encoding = Literal["cross", "siamese"]
@@ -141,19 +141,42 @@ class Task(BaseModel):
 
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
-        """Validate ``raw``; a :class:`PipelineError` names ``where`` and all mistakes, within and between keys."""
+        """Validate ``raw``; a :class:`PipelineError` names ``where`` and all mistakes."""
         raise_all(where, cls.problems(raw))
         return cls.model_validate(raw)
 
     @classmethod
     def problems(cls, raw: dict[str, Any]) -> list[str]:
-        """All mistakes in ``raw``, within and between keys."""
-        problems = list(_mistakes_between_keys(raw))
+        """All mistakes in the keys of ``raw``; without any, the keys that do not go together."""
         try:
-            cls.model_validate(raw)
+            return list(cls.model_validate(raw)._conflicts())
         except ValidationError as error:
-            problems = validation_problems(error) + problems
-        return problems
+            return validation_problems(error)
+
+    def _conflicts(self) -> Iterator[str]:
+        names, are_classes, compares_two = self.classes, self.kind == "classes", self.head in PAIR_HEADS
+        rules = {
+            "classes: a task of kind 'classes' names at least two classes": are_classes and len(names) < 2,
+            f"classes: names repeat (got {shortened(names)})": len({*map(same_form, names)}) < len(names),
+            "classes: belongs to kind 'classes'": names and not are_classes,
+            "range: belongs to kind 'score'": are_classes and self.range is not None,
+            "range: a task of kind 'score' needs its lowest and highest score": not are_classes and self.range is None,
+            "range: the first number must be below the second": self.range and self.range[0] >= self.range[1],
+            "similar: belongs to pairs with two classes": self.similar and not (self.is_pair and len(names) == 2),
+            f"similar: {self.similar!r} is none of {' and '.join(names)}": self.similar and self.similar not in names,
+            f"metric: use {' or '.join(METRICS_OF[self.kind])} for kind '{self.kind}'": self.metric
+            not in METRICS_OF[self.kind],
+            "text: the two columns are the same": len({*self.text}) < len(self.text),
+            f"label: column {self.label!r} is also a text column": self.label in self.text,
+            f"shares_text: '{self.name}' is the task itself": self.name in self.shares_text,
+            "encoding/head: siamese encoding and its heads need two text columns": not self.is_pair
+            and (compares_two or self.encoding == "siamese"),
+            f"head: '{self.head}' needs encoding = 'siamese'": self.is_pair
+            and compares_two
+            and self.encoding == "cross",
+            "hub.text: as many columns as text": self.hub and len(self.hub.text) != len(self.text),
+        }
+        return (message for message, is_broken in rules.items() if is_broken)
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -172,86 +195,6 @@ def meaning_problems(meaning: dict[str, Any]) -> list[str]:
         return problems
     expected = Task.model_validate(raw).meaning
     return [] if meaning == expected else [f"a task's has {', '.join(expected)}, and no other keys"]
-
-
-def _mistakes_between_keys(raw: dict[str, Any]) -> Iterator[str]:
-    """Keys that do not go together. Values may be of any type: validation reports those of a wrong one."""
-    if raw.get("kind") == "classes":
-        yield from _mistakes_of_classes(raw)
-    elif raw.get("kind") == "score":
-        yield from _mistakes_of_scores(raw)
-    yield from _metric_mistakes(raw)
-    yield from _text_mistakes(raw)
-    yield from _encoding_mistakes(raw)
-    yield from _hub_mistakes(raw)
-
-
-def _mistakes_of_classes(raw: dict[str, Any]) -> Iterator[str]:
-    names = _listed(raw.get("classes"))
-    if len(names) < 2:
-        yield "classes: a task of kind 'classes' names at least two classes"
-    if len({same_form(str(name)) for name in names}) < len(names):
-        yield f"classes: names repeat (got {shortened(names)})"
-    if raw.get("range") is not None:
-        yield "range: belongs to kind 'score'"
-    if (similar := raw.get("similar")) is not None:
-        if len(names) != 2 or len(_listed(raw.get("text"))) != 2:
-            yield "similar: belongs to pairs with two classes"
-        elif similar not in names:
-            yield f"similar: {shortened(similar)} is neither '{names[0]}' nor '{names[1]}'"
-
-
-def _mistakes_of_scores(raw: dict[str, Any]) -> Iterator[str]:
-    bounds = raw.get("range")
-    if bounds is None:
-        yield "range: a task of kind 'score' needs its lowest and highest score"
-    elif isinstance(bounds, list) and len(bounds) == 2 and not _are_ordered(*bounds):
-        yield f"range: the first number must be below the second (got {shortened(bounds)})"
-    for key in ("classes", "similar"):
-        if raw.get(key):
-            yield f"{key}: belongs to kind 'classes'"
-
-
-def _are_ordered(low: Any, high: Any) -> bool:
-    return isinstance(low, int | float) and isinstance(high, int | float) and low < high
-
-
-def _metric_mistakes(raw: dict[str, Any]) -> Iterator[str]:
-    kind, metric = raw.get("kind"), raw.get("metric")
-    fitting = " or ".join(f"'{name}'" for owner, metrics in METRICS_OF.items() if owner == kind for name in metrics)
-    for owner, metrics in METRICS_OF.items():
-        if fitting and owner != kind and metric in metrics:
-            yield f"metric: '{metric}' belongs to kind '{owner}'; use {fitting}"
-
-
-def _text_mistakes(raw: dict[str, Any]) -> Iterator[str]:
-    columns, name, shared = _listed(raw.get("text")), str(raw.get("name")), raw.get("shares_text")
-    if len(set(map(str, columns))) < len(columns):
-        yield f"text: the two columns are the same (got {shortened(columns)})"
-    if isinstance(shared, dict) and name in shared:
-        yield f"shares_text: '{name}' is the task itself"
-    if raw.get("label") in columns:
-        yield f"label: column {shortened(raw.get('label'))} is also a text column"
-
-
-def _encoding_mistakes(raw: dict[str, Any]) -> Iterator[str]:
-    head, encoding = raw.get("head"), raw.get("encoding", "cross")
-    is_single, compares_two = len(_listed(raw.get("text"))) == 1, isinstance(head, str) and head in PAIR_HEADS
-    if is_single and (compares_two or encoding == "siamese"):
-        yield "encoding/head: siamese encoding and its heads need two text columns"
-    if not is_single and compares_two and encoding == "cross":
-        yield f"head: '{head}' needs encoding = 'siamese'"
-
-
-def _hub_mistakes(raw: dict[str, Any]) -> Iterator[str]:
-    hub = raw.get("hub")
-    columns = hub.get("text") if isinstance(hub, dict) else None
-    if isinstance(columns, list) and len(columns) != len(_listed(raw.get("text"))):
-        yield "hub.text: as many columns as text"
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 @cache
@@ -273,17 +216,6 @@ def own_files(data: Path) -> list[Path]:
         return sorted(data.glob("*/task.toml"))
 
 
-def _with_alias(alias: str, files: dict[str, Path]) -> list[Task]:
-    """The tasks that have ``alias``, of task files by the names of their folders."""
-    aliased = []
-    for folder, file in files.items():
-        with suppress(PipelineError):  # a broken file is reported to whoever names its task
-            task = Task.read(file)
-            if task.name == folder and alias in task.aliases:
-                aliased.append(task)
-    return aliased
-
-
 def find_task(name: str, *data: Path) -> Task:
     """The task called ``name``: a task file, ``<folder>/<name>/task.toml``, a built-in task or its alias, or an alias
     of a task in a folder.
@@ -292,11 +224,11 @@ def find_task(name: str, *data: Path) -> Task:
 
     Raises:
         UnknownTaskError: there is none.
-        PipelineError: its file is unfit, or several tasks of the folders have the alias.
+        PipelineError: its file is unfit.
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))
-    files = [folder / name / "task.toml" for folder in data] if is_name(name) else []
+    files = [place / name / "task.toml" for place in data] if is_name(name) else []
     if own := next(filter(present, files), None):
         task = Task.read(own)
         if task.name != name:
@@ -309,24 +241,16 @@ def find_task(name: str, *data: Path) -> Task:
     if name in tasks:
         return tasks[name]
     here: dict[str, Path] = {}
-    for file in (file for folder in data for file in own_files(folder)):
+    for file in (file for place in data for file in own_files(place)):
         here.setdefault(file.parent.name, file)
-    if aliased := _with_alias(name, here):
-        if len(aliased) > 1:
-            owners = " and of ".join(task.name for task in aliased)
-            raise PipelineError(f"'{name}' is an alias of {owners}: give the name of one")
-        return aliased[0]
-    raise UnknownTaskError(f"unknown task {shortened(name)}{_instead_of(name, [*here], [*tasks])}")
-
-
-def _instead_of(name: str, own: Sequence[str], built_in: Sequence[str]) -> str:
-    """What to name instead of an unknown task: its misspelling, else one of the user's ``own`` or another."""
-    known = [*own, *built_in]
-    task, _, run = name.partition("@")
-    if run and task in known:
-        return f": name '{task}', and the run with --using {run}"
-    listed = "python -m pipeline tasks list"
-    if near := nearest(name, known):
-        return f" (did you mean '{near}'?): {listed} names all"
-    mine = f"one of {', '.join(few(own, 20))}; or " if own else ""
-    return f": name {mine}a built-in one ({listed}); or a task file; or put <task>/task.toml into --data DIR"
+    for folder, file in here.items():
+        with suppress(PipelineError):  # a broken file is reported to whoever names its task
+            task = Task.read(file)
+            if task.name == folder and name in task.aliases:
+                return task
+    near = nearest(name, [*here, *tasks])
+    hint = f" (did you mean '{near}'?)" if near else ""
+    raise UnknownTaskError(
+        f"unknown task {shortened(name)}{hint}: python -m pipeline tasks list names all; or name a task file, or put"
+        " <task>/task.toml into --data DIR"
+    )

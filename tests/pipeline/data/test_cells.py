@@ -70,7 +70,7 @@ def test_the_texts_of_a_new_task_are_those_that_a_model_reads(cells: list[Any]) 
         rows = propose(table.assign(label=[cell_name(cell) for cell in table["text"]]), "rows", text=["text"]).rows
         found[1] = {int(row["id"]): row["text_a"] for row in rows.to_dict("records")}
     except PipelineError as error:
-        if "is not a text" not in str(error):  # too few labels
+        if "not text" not in str(error) and "Unicode" not in str(error):  # too few labels
             return
     assert found[0] == found[1]
 

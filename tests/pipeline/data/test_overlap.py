@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.data import duplicates
-from pipeline.data.duplicates import LEAST_WORDS, find_repeats
-from pipeline.data.overlap import overlapping_rows, row_keys, sharing_rows, text_key
+from pipeline.data import overlap
+from pipeline.data.overlap import LEAST_WORDS, find_repeats, overlapping_rows, row_keys, sharing_rows, text_key
 
 
 @pytest.mark.parametrize(
@@ -126,6 +125,6 @@ def test_digits_and_punctuation_do_not_tell_texts_apart_and_columns_do() -> None
 
 
 def test_a_large_table_is_compared_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "MOST_WORDS", 30)
+    monkeypatch.setattr(overlap, "MOST_WORDS", 30)
     found = find_repeats({"train": rows([" ".join(WORDS) + f" x{number}x" for number in "abcdef"])})
     assert (found.compared, found.texts) == (3, 6)

@@ -72,7 +72,7 @@ def test_a_built_in_task_in_no_folder_is_read_from_the_hub_which_is_said_once(
 def test_what_is_nowhere_is_said(folders: tuple[Path, Path], tmp_path: Path) -> None:
     mine, theirs = folders
     place = opened(mine, theirs)
-    with pytest.raises(PipelineError, match=r"unknown task 'pairs': name one of films, meals; or a built-in one"):
+    with pytest.raises(PipelineError, match="unknown task .pairs."):
         place.task("pairs")
     lone = place.task("films").model_copy(update={"name": "lone"})
     with pytest.raises(PipelineError, match=f"no rows of task 'lone' in {mine}, {theirs}: one must have <task>/train"):

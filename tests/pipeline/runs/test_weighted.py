@@ -13,7 +13,6 @@ import torch
 from pipeline.runs import losses
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.prune import prune
@@ -89,5 +88,3 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     pruned = prune("films", dataclasses.replace(fewer), keep=1).record
     assert pruned.scores["films"].rows == 10
     assert workspace.ledger.predictions(pruned.run)["id"].tolist() == rows[0]
-    with pytest.raises(PipelineError, match="--dev-limit 0: give at least 1 row of dev"):
-        extract("films", recipe, dataclasses.replace(workspace, dev_limit=0), seed=0)

@@ -1,14 +1,13 @@
-"""Spreadsheets: the one sheet with cells, whose first row that is not blank names the columns."""
+"""Spreadsheets (xlsx): the one sheet with cells, whose first row that is not blank names the columns."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipeline.data.formats.base import Format, Table, column_names
+from pipeline.data.delimited import column_names
 from pipeline.system.errors import PipelineError, shortened
 
 if TYPE_CHECKING:
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
 
 _REMEDY = "save the sheet as csv, and give that"
 # OOXML, ST_Xstring (ECMA-376 part 1, 22.9.2.19): what XML cannot hold is written _xHHHH_, and so is a _ before such.
-_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 _TO_ESCAPE = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 _LONGEST = 32_767  # characters of a cell
 _MOST_EXACT = 10**15  # spreadsheet programs round longer numbers
 
 
-def read(content: bytes, where: str, *, strict: bool) -> Table:
+def read(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:
     """The rows below the header, blank ones too; an empty cell is None. Cells merged down a column share their value.
 
     Raises:
@@ -34,18 +32,15 @@ def read(content: bytes, where: str, *, strict: bool) -> Table:
 
     sheets = _filled(content, where, values=False)
     # Hidden sheets hold lists to choose from.
-    visible = {name: sheet for name, sheet in sheets.items() if sheet.sheet_state == "visible"} or sheets
-    hidden, sheets = [name for name in sheets if name not in visible], visible
-    if len(sheets) > 1:
-        raise PipelineError(f"{where}: {len(sheets)} sheets have cells ({', '.join(sheets)}): {_REMEDY}")
-    if not sheets:
-        raise PipelineError(f"{where}: no rows: the file is empty")
-    ((name, sheet),) = sheets.items()
-    if formulas := [cell for row in sheet.iter_rows() for cell in row if cell.data_type == "f"]:
-        sheet = _filled(content, where, values=True).get(name, sheet)
+    visible = [sheet for sheet in sheets if sheet.sheet_state == "visible"] or sheets
+    if len(visible) != 1:
+        names = ", ".join(sheet.title for sheet in visible)
+        raise PipelineError(f"{where}: {len(visible)} sheets have cells ({names}): {_REMEDY}")
+    (sheet,) = visible
+    if formulas := [cell.coordinate for row in sheet.iter_rows() for cell in row if cell.data_type == "f"]:
+        sheet = next((each for each in _filled(content, where, values=True) if each.title == sheet.title), sheet)
         # An empty text that is a result has the type of a text.
-        results = [sheet[cell.coordinate] for cell in formulas]
-        lost = [cell.coordinate for cell in results if cell.value is None and cell.data_type == "n"]
+        lost = [at for at in formulas if sheet[at].value is None and sheet[at].data_type == "n"]
         if lost:
             raise PipelineError(
                 f"{where}: {len(lost)} cells hold formulas without a saved result, such as {lost[0]}: open the file in"
@@ -60,34 +55,29 @@ def read(content: bytes, where: str, *, strict: bool) -> Table:
     columns = {place: [row[place] for row in cells[header + 1 :]] for place in range(width)}
     rows = pd.DataFrame(columns, dtype=object).set_axis(column_names(cells[header][:width]), axis=1)
     notes = [f"{filled} merged cells filled"] if filled else []
-    across = [area.coord for area in sheet.merged_cells.ranges if area.max_col > area.min_col]
-    notes += [f"cells merged across columns, such as {across[0]}, are one cell and blanks"] if across else []
-    notes += [f"hidden sheet {other} left out" for other in hidden]
-    return Table(rows, ", ".join([f"xlsx, sheet {name}", *notes]))
+    notes += [f"hidden sheet {other.title} left out" for other in sheets if other not in visible]
+    return rows, ", ".join([f"xlsx, sheet {sheet.title}", *notes])
 
 
-def _filled(content: bytes, where: str, values: bool) -> dict[str, Worksheet]:
-    """The sheets with cells by name, with formulas or with the ``values`` that were saved of them."""
+def _filled(content: bytes, where: str, values: bool) -> list[Worksheet]:
+    """The sheets with cells, with formulas or with the ``values`` that were saved of them."""
     import openpyxl
 
     try:
         book = openpyxl.load_workbook(io.BytesIO(content), data_only=values)
     except Exception as error:  # whatever its parsers raise for a file that is none
         raise PipelineError(f"{where}: cannot be read as xlsx ({shortened(str(error))}): {_REMEDY}") from None
-    return {
-        sheet.title: sheet
-        for sheet in book.worksheets
-        if any(cell.value is not None for row in sheet.iter_rows() for cell in row)
-    }
+    return [sheet for sheet in book.worksheets if any(c.value is not None for row in sheet.iter_rows() for c in row)]
 
 
 def _value(cell: Any) -> Any:
+    from openpyxl.utils.escape import unescape
+
     value = cell.value
     if cell.data_type == "e" or value == "":
         return None
     if isinstance(value, str):
-        text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # escapes may be halves of one
+        return unescape(value)
     if isinstance(value, datetime) and value.time() == time():
         return value.date()
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -105,28 +95,17 @@ def _fill_merged(sheet: Worksheet, cells: list[list[Any]], header: int) -> int:
     return filled
 
 
-def write(table: pd.DataFrame, file: Any) -> None:
+def write(table: pd.DataFrame, sink: BinaryIO) -> None:
     import openpyxl
-
-    book = openpyxl.Workbook(write_only=True)
-    sheet = book.create_sheet("table")
-    for row in _written(table, sheet):
-        sheet.append(row)
-    book.save(file)
-
-
-def check(table: pd.DataFrame) -> None:
-    write(table, io.BytesIO())
-
-
-def _written(table: pd.DataFrame, sheet: Any) -> Iterator[list[WriteOnlyCell]]:
     import pandas as pd
     from openpyxl.cell import WriteOnlyCell
 
-    def cell(value: Any) -> WriteOnlyCell:
-        if isinstance(value, float) and value in (float("inf"), float("-inf")):
-            value = str(value)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MOST_EXACT:
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("table")
+
+    def written(value: Any) -> WriteOnlyCell:
+        is_long = isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MOST_EXACT
+        if is_long or (isinstance(value, float) and value in (float("inf"), float("-inf"))):
             value = str(value)
         if not isinstance(value, str):
             return WriteOnlyCell(sheet, None if pd.api.types.is_scalar(value) and pd.isna(value) else value)
@@ -134,13 +113,11 @@ def _written(table: pd.DataFrame, sheet: Any) -> Iterator[list[WriteOnlyCell]]:
         text = _TO_ESCAPE.sub(lambda match: f"_x{ord(match[0]):04X}_", value)
         if len(text) > _LONGEST:
             raise ValueError(f"a cell holds at most {_LONGEST:,} characters")
-        written = WriteOnlyCell(sheet, text)
-        written.data_type = "s"  # what begins with = is no formula
-        return written
+        cell = WriteOnlyCell(sheet, text)
+        cell.data_type = "s"  # what begins with = is no formula
+        return cell
 
-    yield [cell(str(name)) for name in table.columns]
+    sheet.append([written(str(name)) for name in table.columns])
     for row in zip(*(table.iloc[:, place].tolist() for place in range(table.shape[1])), strict=True):
-        yield [cell(value) for value in row]
-
-
-XLSX = Format((".xlsx",), read, write, check, magic=b"PK\x03\x04", is_exact=False)
+        sheet.append([written(value) for value in row])
+    book.save(sink)

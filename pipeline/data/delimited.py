@@ -1,32 +1,123 @@
-"""Comma- and tab-separated text.
+"""Bytes as text, in whatever encoding another program wrote them; and comma- and tab-separated text.
 
-It is read strictly: what another reader would guess at is refused, with its line. A stray quote would swallow the rows
-that follow into one cell. A row with a cell too many or too few would shift its texts by a column. A skipped blank line
-would shift every later prediction by a row.
+A table is read strictly: what another reader would guess at is refused, with its line. A stray quote would swallow the
+rows that follow into one cell. A row with a cell too many or too few would shift its texts by a column. A skipped blank
+line would shift every later prediction by a row.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from pipeline.data.formats.base import Format, Table, column_names
-from pipeline.data.formats.encoding import decode
 from pipeline.system.errors import PipelineError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
+_OTHER_ALPHABETS = (
+    "cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp874", "gb18030", "big5", "cp932", "euc_jp", "cp949",
+)  # fmt: skip
+_ASCII_LETTER, _ACCENTED_LETTER = re.compile("[A-Za-z]"), re.compile(r"[^\W\d_A-Za-z]")
+_MOST_ACCENTED = 1 / 3
+_TELLING = 0.02
+"""Between the coherence of an encoding and the next one's: how much of the letters' frequencies fits a language."""
+_FEWEST_NULLS = 1 / 20
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?(?=\r\n|\r|\n)', re.IGNORECASE)
 _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
 _LOOKED_AT, _HEAD = 200, 500_000  # rows and characters that show how a file is laid out
+_UNNAMED = re.compile(r"Unnamed: [0-9]+")
+
+
+def decode(content: bytes, where: str, *, strict: bool) -> tuple[str, str]:
+    """The text of ``content`` and the name of its encoding.
+
+    Text is UTF-8, UTF-16, or else cp1252 (Windows, Western Europe) unless more than a third of its letters would be
+    accented ones: then charset-normalizer tells the encoding of another alphabet. It takes Spanish and Turkish for
+    cp1250, so it is not asked about Western text.
+
+    Args:
+        strict: only UTF-8, with or without a byte order mark.
+
+    Raises:
+        PipelineError: the encoding cannot be told, or most lines are UTF-8 and some are not.
+        UnicodeDecodeError: ``strict`` text is not UTF-8.
+    """
+    if strict:
+        return content.decode("utf-8-sig"), "utf-8"
+    encoding = next((encoding for mark, encoding in _MARKS.items() if content.startswith(mark)), None)
+    encoding = encoding or _wide(content) or "utf-8"
+    text = _decoded(content, encoding)
+    if text is None and encoding == "utf-8":
+        _check_not_utf8(content, where)
+        text, encoding = _decoded(content, "cp1252"), "cp1252"
+        if text is None or "\0" in text or _accented(text) > _MOST_ACCENTED:
+            text, encoding = _guessed(content)
+    if text is None:
+        raise PipelineError(f"{where}: its encoding cannot be told: save it as UTF-8")
+    return text, encoding
+
+
+def _decoded(content: bytes, encoding: str) -> str | None:
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+
+
+def _wide(content: bytes) -> str | None:
+    """UTF-16 if the text is in it without a mark: ASCII is valid UTF-8 then, with every other byte null."""
+    high, low = content[::2].count(0), content[1::2].count(0)
+    if max(high, low) < _FEWEST_NULLS * len(content) or min(high, low) > max(high, low) / 10:
+        return None
+    return "utf-16-be" if high > low else "utf-16-le"
+
+
+def _guessed(content: bytes) -> tuple[str | None, str]:
+    # Here, not above: few files need it.
+    from charset_normalizer import from_bytes
+
+    matches = sorted(from_bytes(content, cp_isolation=list(_OTHER_ALPHABETS)), key=lambda match: -match.coherence)
+    coherences = [match.coherence for match in matches] + [0.0, 0.0]
+    # A few odd bytes among ASCII tell nothing, and the words of a few short rows may fit several alphabets.
+    if coherences[0] - coherences[1] < _TELLING or _accented(text := str(matches[0])) <= _MOST_ACCENTED:
+        return None, ""
+    return text, matches[0].encoding.replace("_", "-")
+
+
+def _check_not_utf8(content: bytes, where: str) -> None:
+    """Raise a :class:`PipelineError` if most lines with letters beyond ASCII are UTF-8, and some are not."""
+    other = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if not line.isascii()]
+    bad = [number for number, line in other if _decoded(line, "utf-8") is None]
+    if 2 * len(bad) < len(other):
+        raise PipelineError(
+            f"{where}: line {bad[0]} is not UTF-8, but {len(other) - len(bad)} other lines with such letters are: save"
+            " the file as UTF-8 where it comes from"
+        )
+
+
+def _accented(text: str) -> float:
+    """The share of the letters that are not ASCII: 3 % in German, 12 % in Icelandic; nearly all of misread Cyrillic."""
+    ascii_letters, accented = len(_ASCII_LETTER.findall(text)), len(_ACCENTED_LETTER.findall(text))
+    return accented / max(1, ascii_letters + accented)
+
+
+def column_names(header: Iterable[object]) -> list[str]:
+    """The names in a ``header``; a column without one is called by its position, as pandas does."""
+    names = ["" if name is None else str(name) for name in header]
+    return [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(names)]
+
+
+def is_unnamed(column: str) -> bool:
+    return _UNNAMED.fullmatch(column) is not None
 
 
 class _Layout(NamedTuple):
@@ -37,7 +128,7 @@ class _Layout(NamedTuple):
     """How many delimiters end every row, but not the header; below 0: the header, but no row."""
 
 
-def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
+def read(content: bytes, where: str, *, strict: bool, suffix: str) -> tuple[pd.DataFrame, str]:
     """The table with cells as written; an empty cell is None.
 
     A blank line is a row of empty cells, except before the header and at the end. Columns without a name are called
@@ -50,16 +141,18 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> Table:
     header alone.
     """
     text, encoding = decode(content, where, strict=strict)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     if strict:
-        layout = _Layout("\t" if suffix == "tsv" or _has_tabs_alone(text) else ",")
+        header = next(_sample(text, _Layout(",")), [])
+        layout = _Layout("\t" if suffix == "tsv" or (len(header) == 1 and "\t" in header[0]) else ",")
     elif named := _SEPARATOR_LINE.match(text):
         layout, text = _Layout(named[1]), text[named.end() :]  # the line break stays, so that lines keep their numbers
     else:
         layout = _layout(text)
     if not strict:
         text = _without_blanks_at_quotes(text, layout.separator)
-    rows = _parse(text, where, layout, strict)
-    return Table(rows, f"{suffix}, {encoding}, {DELIMITERS.get(layout.separator, layout.separator)}")
+    form = f"{suffix}, {encoding}, {DELIMITERS.get(layout.separator, layout.separator)}"
+    return _parse(text, where, layout), form
 
 
 def _without_blanks_at_quotes(text: str, separator: str) -> str:
@@ -71,14 +164,8 @@ def _without_blanks_at_quotes(text: str, separator: str) -> str:
     return re.sub(cell, r"\1", text)
 
 
-def _has_tabs_alone(text: str) -> bool:
-    header = next(_sample(text, _Layout(",")), [])
-    return len(header) == 1 and "\t" in header[0]
-
-
 def _sample(text: str, layout: _Layout) -> Iterator[list[str]]:
     """The cells of the first rows that are not blank, whatever is wrong with their quotes."""
-    _allow_cells(len(text))
     rows = csv.reader(_lines(text), delimiter=layout.separator, skipinitialspace=layout.blanks)
     return islice((cells for cells in rows if cells), _LOOKED_AT)
 
@@ -103,16 +190,12 @@ def _layout(text: str) -> _Layout:
             alike = sum(len(cells) == width + trailing for cells in rows) / max(1, len(rows))
             if not blanks:
                 columns = ([cells[place] for cells in rows if cells[place:]] for place in range(1, width))
-                has_blanks = any(any(column) and _all_begin_blank(column) for column in columns)
+                has_blanks = any(any(own) and all(cell.startswith(" ") for cell in own if cell) for own in columns)
             fits[_Layout(separator, blanks, trailing)] = round(alike, 1), width, blanks == has_blanks
     return max(fits, key=fits.__getitem__, default=_Layout(","))
 
 
-def _all_begin_blank(column: Iterable[str]) -> bool:
-    return all(cell.startswith(" ") for cell in column if cell)
-
-
-def _parse(text: str, where: str, layout: _Layout, strict: bool) -> pd.DataFrame:
+def _parse(text: str, where: str, layout: _Layout) -> pd.DataFrame:
     import pandas as pd
 
     separator = layout.separator
@@ -134,8 +217,10 @@ def _parse(text: str, where: str, layout: _Layout, strict: bool) -> pd.DataFrame
             del cells[width:]
         if len(cells) != width:
             count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-            remedy = (other_delimiter(header) if strict else None) or _width_remedy(cells, width, separator)
-            raise PipelineError(f"{where}: line {first} has {count}, and the header {width}: {remedy}")
+            raise PipelineError(
+                f"{where}: line {first} has {count}, and the header {width}: quote text that contains {separator!r},"
+                " write empty cells too, and delete lines above the header, if there are any"
+            )
         if last > first and not trusted and width > 1 and _holds_rows(cells):
             raise PipelineError(
                 f"{where}: the quote that opens a cell in line {first} closes in line {last}, with whole rows between:"
@@ -149,35 +234,13 @@ def _parse(text: str, where: str, layout: _Layout, strict: bool) -> pd.DataFrame
     return pd.DataFrame(dict(enumerate(columns)), dtype=object).set_axis(column_names(header), axis=1)
 
 
-def other_delimiter(columns: Iterable[str]) -> str | None:
-    """What to do where the names of all columns stand in one, as another delimiter separates them; else None."""
-    names = list(map(str, columns))
-    delimiter = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
-    if delimiter is None:
-        return None
-    return f"its columns seem to be separated by {delimiter!r}: save it with commas, or let tasks new read it"
-
-
-def _width_remedy(cells: list[str], width: int, separator: str) -> str:
-    if len(cells) < width:
-        return "write every cell, empty ones too"
-    title = "delete the lines above the header, if there are any, or " if width == 1 else ""
-    ends = "" if any(cells[width:]) else f", or delete {separator!r} at the end of lines"
-    return f"{title}quote text that contains {separator!r}{ends}"
-
-
 def _lines(text: str) -> Iterator[str]:
     """Lines with their ends. Line breaks inside quotes stay as written; StringIO would take four bytes a character."""
     return (match[0] for match in _LINE.finditer(text))
 
 
-def _allow_cells(letters: int) -> None:
-    csv.field_size_limit(max(csv.field_size_limit(), letters))
-
-
 def _numbered_rows(text: str, layout: _Layout, where: str) -> Iterator[tuple[int, int, list[str]]]:
     """The cells of each row, with the numbers of its first and last line, from 1; a blank line has no cells."""
-    _allow_cells(len(text))
     reader = csv.reader(_lines(text), delimiter=layout.separator, skipinitialspace=layout.blanks, strict=True)
     line = 0
     try:
@@ -203,20 +266,10 @@ def _holds_rows(cells: list[str]) -> bool:
     return False
 
 
-def write(table: pd.DataFrame, file: Any, *, separator: str = ",") -> None:
+def write(table: pd.DataFrame, sink: BinaryIO, *, separator: str = ",") -> None:
     # A text is read back wrongly unless all are quoted, the header too: minimal quoting leaves a carriage return
     # unquoted, which ends the row; line breaks and tabs in one cell look like rows that a stray quote has swallowed.
     texts = [cell for column in table for cell in table[column] if isinstance(cell, str)]
     quoted = any("\r" in text or (separator == "\t" and "\n" in text and "\t" in text) for text in texts)
     quoting: Any = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL
-    table.to_csv(file, sep=separator, index=False, quoting=quoting)
-
-
-def check(table: pd.DataFrame) -> None:
-    table.to_csv(index=False).encode()
-
-
-CSV = Format((".csv",), partial(read, suffix="csv"), write, check, usual="csv, utf-8(-sig)?, comma")
-TSV = Format(
-    (".tsv",), partial(read, suffix="tsv"), partial(write, separator="\t"), check, usual="tsv, utf-8(-sig)?, tab"
-)
+    table.to_csv(sink, sep=separator, index=False, quoting=quoting)
