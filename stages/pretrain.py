@@ -3,8 +3,7 @@
 Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +22,10 @@ from pipeline.records.run_record import run_name
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import length_for
 from pipeline.system.atomic import check_writable, new_folder, sha256_file, write_json
 from pipeline.system.errors import PipelineError, writing
-from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_text, reading
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
@@ -96,7 +94,6 @@ def pretrain(
             length that the backbone cannot read, or a folder that holds something else, has lost a file of its
             backbone, cannot be written, or is another command's.
     """
-    check_seed(seed)
     chosen = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
     if not chosen or len({task.name for task in chosen}) < len(chosen):
         raise PipelineError(f"--tasks {','.join(tasks)}: name each task once, such as --tasks sst,quora")
@@ -170,27 +167,7 @@ class _Pretraining:
         )
 
     def train(self) -> Pretrained:
-        with ExitStack() as held:
-            on_main_process(lambda: held.enter_context(self._reserved()))
-            return self._train()
-
-    @contextmanager
-    def _reserved(self) -> Iterator[None]:
-        """Keep other commands from training a backbone for the same folder, where only one of them could be kept."""
-        check_writable(self.output)  # now rather than after hours
-        place = self.output.resolve()
-        lock = place.with_name(f".{place.name}.lock")
-        busy = PipelineError(
-            f"{self.output}: another command is training a backbone for this folder: give another one (--output)"
-        )
-        with locked(lock, if_held=busy):
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # only tidiness: nothing else of ours stands beside a backbone
-                    lock.unlink()
-
-    def _train(self) -> Pretrained:
+        on_main_process(lambda: check_writable(self.output))  # now rather than after hours
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))

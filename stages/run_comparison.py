@@ -50,7 +50,10 @@ def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
     ours, theirs = runs.named(run), runs.named(reference)
     if ours.run == theirs.run:
         raise PipelineError(f"runs compare: {run} twice: name two runs")
-    first, second = _all_settings(ours), _all_settings(theirs)
+    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
+    first, second = (
+        settings_of(record) | {key: record.provenance.get(key) for key in made} for record in (ours, theirs)
+    )
     keys = dict.fromkeys((*first, *second))
     differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
     shared = [task for task in ours.scores if task in theirs.scores]
@@ -75,7 +78,7 @@ def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, 
     return replace(scores, test=difference.comparison(family))
 
 
-def _all_settings(record: RunRecord) -> dict[str, Any]:
+def settings_of(record: RunRecord) -> dict[str, Any]:
     """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
     settings: dict[str, Any] = {
         "kind": record.kind,
@@ -86,7 +89,7 @@ def _all_settings(record: RunRecord) -> dict[str, Any]:
             f"{source.task}@{source.run}" for source in record.sources
         )
         or None,
-        "anchor": record.anchor,
+        "started as": record.anchor,
         "start": record.identity.get("start"),
     }
     for task in record.trained_on:
@@ -97,5 +100,4 @@ def _all_settings(record: RunRecord) -> dict[str, Any]:
         settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
         settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
         settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
-    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
-    return settings | {key: record.provenance.get(key) for key in made}
+    return settings

@@ -221,10 +221,8 @@ def test_a_kept_run_reads_as_many_texts_as_its_task_has(
     both = [*question, "--text-b", PAIR[1]]
     status, out, _ = run(*both)
     assert status == 0 and f"score {expected[0].score:.4f}" in out
-    assert run(*question)[::2] == (
-        2,
-        "error: task 'pairs' reads a pair of texts: give the second one with --text-b\n",
-    )
+    status, _, error = run(*question)
+    assert status == 2 and "task 'pairs' reads a pair of texts" in error and "--text-b" in error
 
 
 def test_a_folder_that_lacks_some_of_a_fusions_tasks_is_no_hindrance(shop: Shop, run: Command, tmp_path: Path) -> None:
@@ -269,8 +267,8 @@ def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "films", "--text", " "], "--text is ' ': a blank text"),
-        (["--target", "pairs", "--text", "a"], "task 'pairs' reads a pair of texts: give the second one with --text-b"),
+        (["--target", "films", "--text", " "], "is ' ': a blank text"),
+        (["--target", "pairs", "--text", "a"], "task 'pairs' reads a pair of texts"),
         (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
         (["--target", "nope", "--text", "a"], "no model of 'nope'"),
         (["--target", "films@", "--text", "a"], "'films@': name a run after @, or leave @ out"),

@@ -221,14 +221,11 @@ def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-def test_two_commands_do_not_write_one_folder(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_another_command_has_written_meanwhile_stays(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     output = tmp_path / "read"
 
     def meanwhile(*arguments, **settings):  # type: ignore[no-untyped-def]
-        monkeypatch.setattr("stages.pretrain.fit_masked", fit_masked)
-        with pytest.raises(PipelineError, match="another command is training a backbone for this folder"):
-            pretrain(["films"], output, QUICK, workspace, seed=1)
-        output.mkdir()  # by a command that knows of no lock
+        output.mkdir()
         (output / "mine.txt").write_text("mine")
         return fit_masked(*arguments, **settings)
 
