@@ -142,7 +142,7 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=object)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     tables(),
     st.sampled_from([suffix for suffix, form in FORMATS.items() if form.is_exact]),

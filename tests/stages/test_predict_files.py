@@ -260,6 +260,7 @@ def test_a_file_of_blank_texts_alone_has_no_predictions(task: str, trained: Work
         predict(task, file, out, trained, using="auto", batch_size=8, precision="fp32")
 
 
+@pytest.mark.long
 def test_from_standard_input_to_standard_output(trained: Workspace, tmp_path: Path) -> None:
     """The real command in a pipe, in a locale whose letters are not UTF-8: the table and nothing else."""
     file, out = tmp_path / "rows.csv", tmp_path / "out.csv"

@@ -319,6 +319,7 @@ def choose(page: Page, menu: str, option: str) -> Any:
     return overlay(page)
 
 
+@pytest.mark.long
 def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:
     """Their numbers are those of the runs' tables: what is added does not grow with the points."""
     text = files["plain"].read_text()

@@ -76,16 +76,17 @@ def equal_systems(metric: Metric, seeds: int, trial: int) -> tuple[np.ndarray, n
     return np.exp(ours), theirs, labels
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("metric", ADDED)
-def test_of_400_pairs_of_equal_systems_few_are_called_different(metric: Metric, seeds: int) -> None:
-    # At level 0.05 5 % are expected; 7.5 % are two standard deviations more.
+def test_of_200_pairs_of_equal_systems_few_are_called_different(metric: Metric, seeds: int) -> None:
+    # At level 0.05 5 % are expected; 8 % are two standard deviations more.
     different = 0
-    for trial in range(400):
+    for trial in range(200):
         ours, theirs, labels = equal_systems(metric, seeds, trial)
         test = paired_difference(metric, list(ours), list(theirs), labels)
         different += test.comparison().significant
-    assert different <= 30
+    assert different <= 16
 
 
 @pytest.mark.parametrize("metric", ADDED)

@@ -648,6 +648,7 @@ def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
     assert all(values[4] == pytest.approx(8) for values in seen[:6])  # the seventh batch of an epoch is smaller
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("writing", [0.0, 0.1, 2.0])
 @pytest.mark.parametrize("step_seconds", [0.01, 1.0, 10.0])
 def test_a_kill_costs_a_tenth_of_a_run_or_a_minute_and_writing_next_to_nothing(

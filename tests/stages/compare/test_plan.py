@@ -346,6 +346,7 @@ def test_a_job_is_compared_and_hashed_by_all_that_makes_it_another_run() -> None
     assert job != "another thing"
 
 
+@pytest.mark.long
 def test_a_job_is_the_same_job_in_another_process() -> None:
     """Processes that train together share what the ledger has, and each hashes texts in its own way."""
     job = job_of(study(), cell("fusion", "sst"))

@@ -175,6 +175,7 @@ def test_a_full_model_of_the_ledger(
     assert found == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.long
 def test_an_interrupt_waits_until_the_graph_is_traced(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,24 @@ ADAPTER = {"trainable": "adapter"}
     ("family", "task", "settings"),
     [
         ("roberta", "films", {"trainable": "fusion"}),
-        ("bert", "pairs", {"trainable": "fusion", "fusion": "standard", "fusion_impl": "stock"}),
-        ("distilbert", "twins", {"trainable": "full", "encoding": "siamese", "head": "difference-mlp"}),
-        ("roberta", "films", {**ADAPTER, "adapter": "prefix", "truncation": "head-and-tail", "max_length": 6}),
+        pytest.param(
+            "bert",
+            "pairs",
+            {"trainable": "fusion", "fusion": "standard", "fusion_impl": "stock"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "distilbert",
+            "twins",
+            {"trainable": "full", "encoding": "siamese", "head": "difference-mlp"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "roberta",
+            "films",
+            {**ADAPTER, "adapter": "prefix", "truncation": "head-and-tail", "max_length": 6},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=str,
 )
@@ -52,19 +67,48 @@ def test_the_file_answers_as_torch_does(
 @pytest.mark.parametrize(
     ("family", "task", "settings"),
     [
-        *(("bert", "films", {**ADAPTER, "adapter": kind}) for kind in METHODS),
+        *(("bert", "films", {**ADAPTER, "adapter": kind}) for kind in ("houlsby", "pal", "prefix-tuning")),
+        *(
+            pytest.param("bert", "films", {**ADAPTER, "adapter": kind}, marks=pytest.mark.long)
+            for kind in sorted(METHODS.keys() - {"houlsby", "pal", "prefix-tuning"})
+        ),
         ("distilbert", "films", {**ADAPTER, "adapter": "bitfit", "head": "mlp"}),
-        ("bert", "pairs", {**ADAPTER, "adapter": "lora", "encoding": "siamese", "head": "cosine"}),
+        pytest.param(
+            "bert",
+            "pairs",
+            {**ADAPTER, "adapter": "lora", "encoding": "siamese", "head": "cosine"},
+            marks=pytest.mark.long,
+        ),
         ("bert", "twins", {"trainable": "full", "encoding": "siamese", "head": "cosine", "pooling": "cls"}),
-        ("bert", "twins", {**ADAPTER, "encoding": "siamese", "head": "cosine", "cosine_similar": "first"}),
-        ("bert", "films", {"trainable": "fusion", "gate": "matrix", "gate_rank": 2, "pooling": "cls"}),
-        ("bert", "films", {"trainable": "fusion", "gate": "vector", "own_adapter": "none", "pooling": "cls"}),
-        ("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}),
-        ("electra", "films", ADAPTER),
+        pytest.param(
+            "bert",
+            "twins",
+            {**ADAPTER, "encoding": "siamese", "head": "cosine", "cosine_similar": "first"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "bert",
+            "films",
+            {"trainable": "fusion", "gate": "matrix", "gate_rank": 2, "pooling": "cls"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "bert",
+            "films",
+            {"trainable": "fusion", "gate": "vector", "own_adapter": "none", "pooling": "cls"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}, marks=pytest.mark.long),
+        pytest.param("electra", "films", ADAPTER, marks=pytest.mark.long),
         ("deberta-v2", "films", {"trainable": "fusion"}),
         ("modernbert", "pairs", ADAPTER),
         ("distilbert", "pairs", {"trainable": "fusion", "fusion": "anchored", "average_orders": True}),
-        ("bert", "films", {"trainable": "full", "second_encoder": "static", "one_logit": True}),
+        pytest.param(
+            "bert",
+            "films",
+            {"trainable": "full", "second_encoder": "static", "one_logit": True},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=str,
 )
@@ -85,6 +129,7 @@ def test_what_is_traced_answers_as_torch_does(
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_script_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, tmp_path: Path) -> None:
     trained = random_model(unusual, task_of("films"), tmp_path / "store", **ADAPTER, pooling="cls")
     texts = [*texts_for(trained), ("the film [SEP] is good",)]
