@@ -30,6 +30,7 @@ NAMES = (
     "adapter_drop",
     "full_tuning",
     "regularised",
+    "peers",
     "gpu",
 )
 
@@ -58,7 +59,7 @@ def bench(
     ----------
     names
         stage_one, fusion_block, stage_two, growth, data, jobs, nodes, store, stores, studies, ledgers, choosing,
-        prediction, serve, many_models, adapter_drop, full_tuning, regularised, gpu; by default all.
+        prediction, serve, many_models, adapter_drop, full_tuning, regularised, peers, gpu; by default all.
     quick
         Tiny sizes, to check that the benchmarks run; the numbers mean nothing.
     output
