@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegressionCV
@@ -138,7 +139,7 @@ def _tf_idf(task: Task, place: Workspace, seed: int) -> float:
     vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     model = make_pipeline(vectors, LogisticRegressionCV(Cs=10, cv=5, max_iter=2000, random_state=seed))
     model.fit(_texts(train), train["label"])
-    return score(task.metric, model.predict_proba(_texts(test)), test["label"].to_numpy())
+    return score(task.metric, model.predict(_texts(test)), test["label"].to_numpy())
 
 
 def _probe(task: Task, place: Workspace, seed: int) -> float:
@@ -162,5 +163,4 @@ def _setfit(task: Task, place: Workspace, seed: int) -> float:
     }
     command = [os.environ["BENCH_SETFIT"], str(SETFIT)]
     done = subprocess.run(command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, check=True)
-    probabilities = pd.DataFrame(json.loads(done.stdout.splitlines()[-1])).to_numpy()
-    return score(task.metric, probabilities, test["label"].to_numpy())
+    return score(task.metric, np.array(json.loads(done.stdout.splitlines()[-1])), test["label"].to_numpy())

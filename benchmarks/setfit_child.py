@@ -1,4 +1,4 @@
-"""SetFit in an environment of its own: rows as JSON on stdin, probabilities of the test rows as JSON on stdout."""
+"""SetFit in an environment of its own: rows as JSON on stdin, the classes of the test rows as JSON on stdout."""
 
 import json
 import sys
@@ -19,4 +19,4 @@ with tempfile.TemporaryDirectory() as folder:
     )
     trainer = Trainer(model, arguments, train_dataset=Dataset.from_dict(given["train"]))
     trainer.train()
-print(json.dumps(model.predict_proba(given["test"], as_numpy=True).tolist()))
+print(json.dumps(model.predict(given["test"], as_numpy=True).tolist()))
