@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
@@ -19,25 +20,14 @@ from stages.pretrain import pretraining_seconds
 
 
 class Known:
-    """Outcome of each finished job: its run, or why it failed. A job can start when all that it builds on has finished.
-
-    The scores of a run stand without its model. If the model is lost but something needs it, the run is trained again.
-    """
+    """Outcome of each finished job: its run, or why it failed. A job can start when what it builds on has finished."""
 
     def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
         self.workspace, self.kept = workspace, kept
         self.outcomes: dict[Job, RunRecord | PipelineError] = {}
-        self.lost: dict[Job, RunRecord] = {}
-        """Runs that are to be trained again, or failed to be, because their models are lost."""
 
-    def get(self, job: Job, with_model: bool = False) -> RunRecord:
-        """The run of a job; its error if it failed, or something it builds on did.
-
-        Args:
-            with_model: whether its model is needed too, so that a run whose model could not be made again has failed.
-        """
-        if job in self.lost and not with_model:
-            return self.lost[job]
+    def get(self, job: Job) -> RunRecord:
+        """The run of a job; its error if it failed, or something it builds on did."""
         outcome = self.outcomes[job]
         if isinstance(outcome, PipelineError):
             raise outcome
@@ -48,18 +38,16 @@ class Known:
 
     def failed(self, job: Job) -> bool:
         """Whether a job that can be run will fail, because something it builds on has, or its trials have."""
-        models = job.takes_models_of
-        if any(self._failed(each, with_model=each in models) for each in (*job.needs, *models)):
+        if any(map(self.has_failed, (*job.needs, *job.takes_models_of))):
             return True
-        return bool(job.trials) and (not self.tried(job) or self._failed(self.best_trial(job), with_model=True))
+        return bool(job.trials) and (not self.tried(job) or self.has_failed(self.best_trial(job)))
+
+    def has_failed(self, job: Job) -> bool:
+        return isinstance(self.outcomes.get(job), PipelineError)
 
     def tried(self, job: Job) -> dict[Job, RunRecord]:
         """The trials of a job that did not fail, and their runs."""
-        return {trial: self.get(trial) for trial in job.trials if not self._failed(trial)}
-
-    def _failed(self, job: Job, with_model: bool = False) -> bool:
-        is_lost = job in self.lost and not with_model
-        return not is_lost and isinstance(self.outcomes.get(job), PipelineError)
+        return {trial: self.get(trial) for trial in job.trials if not self.has_failed(trial)}
 
     def best_trial(self, job: Job) -> Job:
         """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
@@ -72,10 +60,11 @@ class Known:
         if job.trials:
             job = self.best_trial(job)
             if job in self.outcomes:  # what failed is not tried again
-                self.get(job, with_model=True)
+                self.get(job)
         kind, workspace = KINDS[job.kind], self.workspace.on(job.backbone)
-        models = {each: self.get(each, with_model=True) for each in job.takes_models_of}
-        sources = [models.get(need) or self.get(need) for need in job.needs]
+        sources = [self.get(need) for need in job.needs]
+        for each in job.takes_models_of:
+            self.get(each)  # raises why it failed
         if kind.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
         parts, adapters = job.parts_in(workspace), self._adapters(sources) if kind.takes_adapters else ()
@@ -109,7 +98,7 @@ class Jobs(Known):
     """The jobs of one study in a workspace. A failed job is not tried again, nor are jobs that build on it.
 
     What is finished stands on its record. Its model must be there only if the job is among those ``kept``, whose models
-    are wanted afterwards, or if something that is missing builds on it.
+    are wanted afterwards, or if something that is missing builds on it: the run is then trained again.
 
     Args:
         read: jobs that keep their models when they are trained, but need not have them still.
@@ -132,7 +121,7 @@ class Jobs(Known):
 
     def find(self, job: Job) -> RunRecord | None:
         """The run whose scores are those of a job; None if it is missing or failed."""
-        outcome = self.lost.get(job) or self.outcomes.get(job)
+        outcome = self.outcomes.get(job)
         return outcome if isinstance(outcome, RunRecord) else None
 
     def seconds(self, job: Job) -> float:
@@ -175,61 +164,25 @@ class Jobs(Known):
         own = [trial for need in job.needs for trial in self.trials(need) if trial.run not in taken]
         return own + [trial for need in job.needs for trial in self.source_trials(need)]
 
-    def finish(self, job: Job, record: RunRecord) -> None:
-        """Note a run. One that was lost may come out otherwise on another machine: what was built on it is missing."""
-        outcomes, lost = self.outcomes, self.lost.pop(job, None)
-        outcomes[job] = record
-        if lost is None or lost.model_sha256 == record.model_sha256:
-            return
-        stale = {job}
-        for other in self.jobs:
-            # A trial of another seed only chose the recipe.
-            if stale.isdisjoint((*other.needs, *(other.trials if other.is_choice else ()))):
-                continue
-            stale.add(other)
-            self.lost.pop(other, None)
-            if isinstance(outcomes.get(other), RunRecord):
-                del outcomes[other]
-        self._miss_lost_models()
-
-    def fail(self, job: Job, error: PipelineError) -> None:
-        """Note why a job has no run. Of one whose model was lost, what was found before stands."""
-        self.outcomes[job] = error
-        lost, ledger = self.lost.get(job), self.workspace.ledger
-        if lost is not None and on_main_process(lambda: ledger.find(lost.run)) is None:
-            del self.lost[job]  # it failed when its new weights had replaced those that the record describes
-
     def look_again(self) -> None:
-        """Take what failed here, but was finished by another command since, from the ledger."""
-        self.outcomes = on_main_process(self._look_again)
-        # Of these the ledger's record counts, of which another command may have made the model again.
-        self.lost = {job: record for job, record in self.lost.items() if self._has_failed(job)}
+        """Take from the ledger what failed here: another command has finished it since, or it only lost its model."""
+        failed = {job: error for job, error in self.outcomes.items() if isinstance(error, PipelineError)}
+        for job in failed:
+            del self.outcomes[job]
+        self.outcomes = {**failed, **on_main_process(partial(self._look_up, again=True))}
 
-    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
+    def _look_up(self, again: bool = False) -> dict[Job, RunRecord | PipelineError]:
         """The jobs that the ledger has.
 
         One whose sources are unfinished cannot be identified and counts as missing. So does one that continues a run
         which never kept its weights: their hash is part of its name.
         """
         for job in self.jobs:
-            if self.can_run(job) and (record := self._recorded(job)) is not None:
-                self.outcomes[job] = record
+            # Again, jobs may fail as when they were to be trained: their errors are known.
+            with suppress(*((PipelineError,) if again else ())):
+                if job not in self.outcomes and self.can_run(job) and (record := self._recorded(job)) is not None:
+                    self.outcomes[job] = record
         return self.outcomes
-
-    def _look_again(self) -> dict[Job, RunRecord | PipelineError]:
-        """The outcomes, with what the ledger now has of jobs that failed, and of what builds on these."""
-        outcomes, found = self.outcomes, set[Job]()
-        for job in self.jobs:
-            if not self._has_failed(job) and found.isdisjoint(job.built_on):
-                continue
-            with suppress(Exception):  # as when it was to be trained: its error is known
-                if (record := self._recorded(job)) is not None:
-                    outcomes[job] = record
-                    found.add(job)
-        return outcomes
-
-    def _has_failed(self, job: Job) -> bool:
-        return isinstance(self.outcomes.get(job), PipelineError)
 
     def _recorded(self, job: Job) -> RunRecord | None:
         """The ledger's record of a job that can be run."""
@@ -248,9 +201,7 @@ class Jobs(Known):
         """Count as missing what has finished, but whose model is gone, and is wanted or what something missing builds
         on."""
         for job in on_main_process(self._lost_models):
-            record = self.outcomes.pop(job)
-            assert isinstance(record, RunRecord)
-            self.lost[job] = record
+            del self.outcomes[job]
 
     def _lost_models(self) -> Set[Job]:
         outcomes, needed, lost = self.outcomes, {*self._wanted}, set[Job]()

@@ -15,6 +15,7 @@ from pipeline.settings.fields import point_text
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.rows import JoinedBy, Method, Row
 from pipeline.settings.study import Study
+from pipeline.system.atomic import sha256_text
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,16 @@ class Job:
     """A trial's values of what the row tunes."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and _are_equal(self, other, set())
+        return isinstance(other, Job) and self._key == other._key
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._key)
 
     @cached_property
-    def _hash(self) -> int:
-        # Jobs are looked up over and over, and a recipe has dozens of settings.
-        return hash((*self.own, self.needs, self.trials))
-
-    @property
-    def own(self) -> tuple[Any, ...]:
-        """The settings that identify it, apart from the jobs that it depends on."""
-        return (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn, self.reshuffle)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Texts have another hash in another process.
-        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+    def _key(self) -> str:
+        """A hash of what identifies it. Jobs are looked up over and over, and a recipe has dozens of settings."""
+        own = (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn, self.reshuffle)
+        return sha256_text(repr((own, [need._key for need in self.needs], [trial._key for trial in self.trials])))
 
     @property
     def task(self) -> str:
@@ -113,25 +106,6 @@ class Job:
         first."""
         best = max((trial for trial in self.trials if trial in dev), key=dev.__getitem__)
         return replace(best, seed=self.seed, needs=self.needs, reshuffle=self.reshuffle)
-
-
-def _are_equal(one: Job, other: Job, compared: set[tuple[int, int]]) -> bool:
-    """Whether two jobs are one run. ``compared`` holds the pairs that are equal, or are being compared, by id.
-
-    A job and all its trials need the same jobs. To compare these for each would take time exponential in the number of
-    tuned jobs that build on each other.
-    """
-    pair = (id(one), id(other))
-    if one is other or pair in compared:
-        return True
-    compared.add(pair)
-    if hash(one) != hash(other) or one.own != other.own:
-        return False
-    others = ((one.needs, other.needs), (one.trials, other.trials))
-    return all(
-        len(mine) == len(theirs) and all(_are_equal(*each, compared) for each in zip(mine, theirs, strict=True))
-        for mine, theirs in others
-    )
 
 
 def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Entry]:

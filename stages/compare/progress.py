@@ -29,7 +29,7 @@ class Progress:
         if not is_main_process():
             return
         try:
-            record = self.jobs.get(job, with_model=True)
+            record = self.jobs.get(job)
         except PipelineError as error:
             outcome = f"failed: {error}"
         else:

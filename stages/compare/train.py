@@ -52,17 +52,17 @@ def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRu
     try:
         with machine_errors():
             run = jobs.run(job)
-            jobs.finish(job, run.get())
+            jobs.outcomes[job] = run.get()
     except RunBusy:
         return run
     except MachineError:
         raise
     except PipelineError as error:
-        jobs.fail(job, error)
+        jobs.outcomes[job] = error
     except Exception as error:
         if process_count() > 1:  # the processes that train together would wait for this one
             raise
-        jobs.fail(job, bug(error))
+        jobs.outcomes[job] = bug(error)
     progress.end(job)
     return None
 
@@ -151,7 +151,7 @@ class _InPool:
 
     def _remote_job(self, job: Job) -> bytes:
         known = self.jobs
-        outcomes = {each: known.lost.get(each) or known.outcomes[each] for each in job.built_on}
+        outcomes = {each: known.outcomes[each] for each in job.built_on}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
         # A new workspace: what this process has read stays here.
         return pickle.dumps(RemoteJob(job, job in known.kept, built_on, replace(self.workspace)))
@@ -168,9 +168,9 @@ class _InPool:
             if ended is None:
                 raise outcome.error or PipelineError("its worker ended without a result: see standard error")
             workspace = self.jobs.workspace.on(job.backbone)
-            self.jobs.finish(job, appeared(ended.run, workspace, job in self.jobs.kept))
+            self.jobs.outcomes[job] = appeared(ended.run, workspace, job in self.jobs.kept)
         except MachineError:
             raise
         except PipelineError as error:
-            self.jobs.fail(job, error)
+            self.jobs.outcomes[job] = error
         self.progress.end(job, outcome.place, self.pool.at_once)
