@@ -10,11 +10,13 @@ from typing import Any
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.cells import judge
-from pipeline.reporting.duels import (
+from pipeline.reporting.notes import missing
+from pipeline.reporting.opponents import (
     OPPONENTS,
     ByStudy,
     Duel,
     close_calls_of,
+    close_text,
     duels_of_leading,
     holds_fusion,
     leading_fusion,
@@ -22,10 +24,8 @@ from pipeline.reporting.duels import (
     names_of,
     own_fusions,
 )
-from pipeline.reporting.notes import missing
-from pipeline.reporting.opponents import close_text
+from pipeline.reporting.report import comparison_text, detectable_text, listed, points
 from pipeline.reporting.runs import StudyRuns, mean_of
-from pipeline.reporting.text import comparison_text, detectable_text, listed, points
 from pipeline.settings.parse_study import name_of_study
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference

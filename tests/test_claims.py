@@ -14,9 +14,9 @@ import pytest
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.duels import duels, leading_duels
-from pipeline.reporting.main_table import main_comparisons
+from pipeline.reporting.opponents import duels, leading_duels
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.scores import main_comparisons
 from pipeline.stats.paired import Comparison
 from stages.pool import pool, with_opponents, with_targets, with_variants
 from stages.run_archives import import_runs

@@ -6,23 +6,25 @@ from pathlib import Path
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.built_on import built_on_table
-from pipeline.reporting.choices import choices_table
-from pipeline.reporting.cost import cost_table
-from pipeline.reporting.cross_task import cross_task_table
-from pipeline.reporting.epochs import epoch_table
+from pipeline.reporting.effort import choices_table, cost_table, settings_table
 from pipeline.reporting.figures import write_figures
-from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table
 from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
-from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
-from pipeline.reporting.main_table import cost_sentences, main_sentences, main_table, main_verdict
 from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
 from pipeline.reporting.opponents import opponents_sentences, opponents_table
-from pipeline.reporting.published import published_tables
+from pipeline.reporting.published.tables import published_tables
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
-from pipeline.reporting.settings import settings_table
+from pipeline.reporting.scores import (
+    cost_sentences,
+    epoch_table,
+    low_resource_sentences,
+    low_resource_table,
+    main_sentences,
+    main_table,
+    main_verdict,
+)
 from pipeline.reporting.tables import results_table
+from pipeline.reporting.transfer import built_on_table, cross_task_table, forgetting_sentences, forgetting_table
 from pipeline.system.backbone_name import backbone_text
 
 TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pipeline.records.studies import Line
-from pipeline.reporting.report import Cell
+from pipeline.reporting.report import MISSING, Cell, comparison_text, count, number, percent, points, score_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
-from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
 from pipeline.stats.paired import Comparison, Difference, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)

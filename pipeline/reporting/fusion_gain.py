@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, scores_cell, text_cell
-from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.report import Cell, Table, count, interval_text, marks_note, points
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
-from pipeline.reporting.text import count, interval_text, marks_note, points
 from pipeline.settings.parts import gates_text
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference

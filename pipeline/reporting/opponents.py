@@ -1,24 +1,17 @@
-"""Table and sentences that compare every fusion with the best rows without fusion."""
+"""Compare every fusion with the best row of each kind without fusion, over all targets together."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import difference_cell, judged, line_cell, text_cell
-from pipeline.reporting.duels import (
-    CloseCall,
-    Duel,
-    cell_of,
-    close_calls,
-    duels,
-    duels_of_leading,
-    leading_duels,
-    leading_fusion,
-    names_of,
-)
-from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, runs_of
-from pipeline.reporting.text import (
+from pipeline.reporting.cells import difference_cell, judge, judged, line_cell, text_cell
+from pipeline.reporting.report import (
+    Cell,
+    Table,
     amounts,
     capital,
     comparison_text,
@@ -28,9 +21,287 @@ from pipeline.reporting.text import (
     number,
     where_text,
 )
-from pipeline.stats.paired import Verdict
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of, shared_by
+from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.study import Study
+from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
-_SAYS: dict[Verdict, str] = {
+CLOSE = 0.01
+"""Rows whose validation scores differ by less than this could both have been selected."""
+
+
+def _is_alone(study: Study, name: str) -> bool:
+    """Whether nothing that a row trains or joins has learned from another task."""
+    row = study.row(name)
+    if row.kind.joins(row) or row.backbone is not None:
+        return False
+    own = ((each, target) for target in study.targets_of(name) for each in (name, *study.bases_on(name, target)))
+    recipes = (study.recipe_for(*each, trial=trial) for each in own for trial in study.row(each[0]).trials)
+    return not any(recipe.extra for recipe in recipes) and all(_is_alone(study, each) for each in row.members)
+
+
+def _is_one_adapter(study: Study, name: str) -> bool:
+    """Whether a row trains adapters of the kind that a fusion mixes: bottlenecks, fresh or warm-started."""
+    row, targets = study.row(name), study.targets_of(name)
+    if not row.kind.is_one_adapter:
+        return False
+    recipes = (study.recipe_for(name, target, trial=trial) for target in targets for trial in row.trials)
+    return all(recipe.adapter.kind in BOTTLENECKS for recipe in recipes)
+
+
+def holds_fusion(study: Study, name: str) -> bool:
+    """Whether a row is a fusion, or an ensemble with a fusion among its members."""
+    row = study.row(name)
+    return row.kind.takes == "fusion" or any(holds_fusion(study, member) for member in row.members)
+
+
+OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
+    "the target alone": _is_alone,
+    "sequential fine-tuning": lambda study, name: study.row(name).kind.is_by_source,
+    "one adapter": _is_one_adapter,
+    "the best row without fusion": lambda study, name: True,
+}
+"""Kinds of rows without fusion. On each target, the best row of a kind represents it."""
+
+
+Selected = dict[int, Line]
+"""The line that represents a side on a target, by seed."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A fusion row against the best row of one kind on each target."""
+
+    line: Line
+    ours: dict[str, Selected]
+    """By target, selected from the line and its variants by :func:`_best_by_target`."""
+    kind: str
+    best: dict[str, Selected]
+    """By target, selected from the lines of the kind."""
+    trials: dict[str, tuple[int, int]]
+    """By target: the number of runs per seed that each side was chosen from."""
+    parts: dict[str, Difference]
+    """By target, over the common seeds."""
+    is_chosen_on_scores: bool = False
+    """Whether a side was selected from several lines by its scores on the compared rows."""
+    comparison: Comparison | None = None
+    """Test of the mean over targets; None if a side was selected on the compared rows, or seeds are missing."""
+
+    @property
+    def unequal_trials(self) -> str:
+        """The numbers of trials of the two sides if they differ, else empty."""
+        if all(ours == theirs for ours, theirs in self.trials.values()):
+            return ""
+        ours, theirs = ("/".join(map(str, sorted({*side}))) for side in zip(*self.trials.values(), strict=True))
+        return f"{ours} against {theirs} of {self.kind}"
+
+
+ByStudy = Mapping[StudyRuns, Duel]
+"""Duels with one kind of row; their differences are averaged over the targets of all studies."""
+
+
+def own_fusions(study: Study) -> list[str]:
+    """The fusion rows that are not variants of another row, in the study's order."""
+    rows = {name: study.row(name) for name in study.methods}
+    return [name for name, row in rows.items() if row.kind.takes == "fusion" and row.variant_of is None]
+
+
+@once
+def leading_fusion(runs: StudyRuns) -> Line | None:
+    """The fusion that the study asks about: its first fusion row that has every target and is not a variant."""
+    fusions = (line for line in runs.lines if line.row in own_fusions(runs.study))
+    return next((line for line in fusions if len(runs.groups(line)) == len(runs.study.targets)), None)
+
+
+@once
+def duels(runs: StudyRuns) -> list[Duel]:
+    """Every fusion row that has all targets against every kind of row that has them.
+
+    The leading fusion's comparisons form one family and those of all other fusions a second, so that adding fusions
+    does not make the study's main question harder.
+    """
+    study = runs.study
+    fusions = [line for line in runs.lines if study.row(line.row).kind.takes == "fusion"]
+    result = []
+    for line in fusions:
+        variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
+        own = [line, *variants]
+        ours = _best_by_target(runs, own)
+        for kind in OPPONENTS:
+            those = _lines_of(runs, kind)
+            best = _best_by_target(runs, those)
+            parts = {
+                target: runs.difference(cell_of(runs, ours[target], target), cell_of(runs, other, target), target)
+                for target, other in best.items()
+                if target in ours
+            }
+            known = {target: difference for target, difference in parts.items() if difference is not None}
+            if len(known) == len(study.targets):
+                trials = {target: (_trials(runs, own, target), _trials(runs, those, target)) for target in known}
+                chosen = any(_is_chosen_on_scores(runs, side, target) for side in (own, those) for target in known)
+                result.append(Duel(line, ours, kind, best, trials, known, chosen))
+    leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in result}
+    tested = [duel for duel in result if not duel.is_chosen_on_scores]
+    means = {(duel.line, duel.kind): mean_of_duels({runs: duel}) for duel in tested}
+    verdicts: dict[tuple[Line, str], Comparison] = {}
+    for family in (True, False):
+        verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family}, runs.study.looks)
+    return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
+
+
+def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
+    lines = (line for line in runs.lines if not holds_fusion(runs.study, line.row))
+    return [line for line in lines if OPPONENTS[kind](runs.study, line.row)]
+
+
+def mean_of_duels(duels: ByStudy) -> Difference | None:
+    """The mean difference over all targets of all studies; None if the seeds allow no test."""
+    parts = [difference for duel in duels.values() for difference in duel.parts.values()]
+    groups = {runs: _both_sides(runs, duel) for runs, duel in duels.items()}
+    # Sources with one fixed seed add no variance between seeds.
+    free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
+    shared = shared_by([group for own in groups.values() for group in own], None)
+    if shared != "runs" and free:
+        shared = shared_by([group for own in free.values() for group in own], next(iter(free)).ledger.find)
+    return mean_difference(parts, shared)
+
+
+def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
+    """The selected lines' runs on a target, by seed."""
+    by_line = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in selected.values()}
+    return [by_line[line][seed] for seed, line in sorted(selected.items())]
+
+
+def _both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
+    """The runs of both sides of a duel, target by target."""
+    return [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
+
+
+def names_of(runs: StudyRuns, selected: Selected) -> str:
+    """The title of the selected line; several with the number of seeds that they represent: ``a (4), b (1)``."""
+    counts = Counter(map(runs.title, selected.values()))
+    return ", ".join(f"{title} ({n})" if len(counts) > 1 else title for title, n in counts.most_common())
+
+
+def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
+    """The leading fusion's comparisons on the mean over targets, by kind."""
+    return {duel.kind: duel.comparison for duel in duels_of_leading(runs) if duel.comparison is not None}
+
+
+def duels_of_leading(runs: StudyRuns) -> list[Duel]:
+    """The leading fusion's duels, tested or not; empty if there is no leading fusion."""
+    return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
+
+
+def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
+    """The ``lines`` with the most seeds on a target: a mean over fewer seeds is more easily the best by chance."""
+    seeds = {line: len(runs.cell(line, target)) for line in lines}
+    most = max(seeds.values(), default=0)
+    return [line for line, count in seeds.items() if count == most > 0]
+
+
+def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, dict[int, float]]:
+    """The validation scores of every candidate, by seed."""
+    return {
+        line: {scored.entry.seed: scored.score.dev for scored in runs.cell(line, target)}
+        for line in _candidates(runs, lines, target)
+    }
+
+
+def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
+    """For each target and seed, the line with the best validation score among ``lines``.
+
+    The line for a seed is selected on the *other* seeds. Selecting by the mean over all seeds would favour lines with
+    lucky seeds, and so the side with more lines (simulated: by 0.2 points with two lines, 0.6 with eleven). A single
+    seed selects for itself.
+
+    Ties go to the first row, then to its first source by name, because the order of sources depends on other targets.
+    """
+    rows = list(dict.fromkeys(line.row for line in lines))
+    ordered = sorted(lines, key=lambda line: (rows.index(line.row), line.source))
+    by_target = {target: _dev_scores(runs, ordered, target) for target in runs.study.targets}
+    return {target: _selected(scores) for target, scores in by_target.items() if scores}
+
+
+def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
+    """For each seed, the line with the best mean over the other seeds."""
+
+    def without(left_out: int, line: Line) -> float:
+        others = [score for seed, score in scores[line].items() if seed != left_out]
+        return statistics.mean(others or scores[line].values())
+
+    seeds = sorted({seed for of_line in scores.values() for seed in of_line})
+    return {seed: max((line for line in scores if seed in scores[line]), key=partial(without, seed)) for seed in seeds}
+
+
+def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
+    """The number of runs per seed that the best of ``lines`` is chosen from on a target; shared runs count once."""
+    tried: dict[Line, int] = {}
+    for line in _candidates(runs, lines, target):
+        by_row = runs.study.trials_by_row(line.row, target)
+        tried |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
+    return sum(tried.values())
+
+
+def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> bool:
+    """Whether the best of several ``lines`` is selected by scores on the same rows that the tables show."""
+    candidates = _candidates(runs, lines, target)
+    return len(candidates) > 1 and any(s.score.test is None for line in candidates for s in runs.cell(line, target))
+
+
+@dataclass(frozen=True)
+class CloseCall:
+    """A row that was nearly selected for one side of a duel on one target, and would change the verdict."""
+
+    runs: StudyRuns
+    target: str
+    selected: Selected
+    other: Line
+    dev: tuple[float, float]
+    """The validation scores of the selected rows and of the other row."""
+    duel: Duel
+    """The duel with the other row on that target, for all seeds."""
+    comparison: Comparison
+    """The test of the mean with the other row."""
+
+
+def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
+    """The cases in which the other of two nearly equal rows on one target would change the ``verdict``."""
+    for runs, duel in duels.items():
+        variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
+        sides = (([duel.line, *variants], True), (_lines_of(runs, duel.kind), False))
+        for target, (lines, is_own) in product(duel.parts, sides):
+            selected = (duel.ours if is_own else duel.best)[target]
+            scores = {line: statistics.mean(own.values()) for line, own in _dev_scores(runs, lines, target).items()}
+            for other, score in scores.items():
+                if {*selected.values()} == {other} or max(scores.values()) - score >= CLOSE:
+                    continue
+                there = {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
+                ours, best = (duel.ours | there, duel.best) if is_own else (duel.ours, duel.best | there)
+                own, theirs = (cell_of(runs, side[target], target) for side in (ours, best))
+                if (part := runs.difference(own, theirs, target)) is None:
+                    continue
+                changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
+                mean = mean_of_duels({**duels, runs: changed})
+                comparison = None if mean is None else mean.comparison(family)
+                if comparison is not None and comparison.verdict != verdict:
+                    dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
+                    yield CloseCall(runs, target, selected, other, (dev, score), changed, comparison)
+
+
+@once
+def close_calls(runs: StudyRuns) -> list[CloseCall]:
+    """The cases in which a verdict depends on which of two nearly equal rows represents a kind or the fusion."""
+    tested = [(duel, duel.comparison) for duel in duels(runs) if duel.comparison is not None]
+    leading = sum(duel.line == leading_fusion(runs) for duel, _ in tested)
+    calls = list[CloseCall]()
+    for duel, comparison in tested:
+        family = leading if duel.line == leading_fusion(runs) else len(tested) - leading
+        calls += close_calls_of({runs: duel}, comparison.verdict, family * runs.study.looks)
+    return calls
+
+
+_CLAUSES: dict[Verdict, str] = {
     "better": "is better than",
     "worse": "is worse than",
     "not significant": "does not differ significantly from",
@@ -39,7 +310,7 @@ _SAYS: dict[Verdict, str] = {
 
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line per fusion and kind of row; None in a study without both."""
-    rows, own, leading = [_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
+    rows, own, leading = [_duel_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
     title = capital(runs.title(leading)) if leading is not None and own else ""
     tested = [duel for duel in duels(runs) if duel.comparison is not None]
     others = comparisons(tested[len(own) :])
@@ -64,7 +335,7 @@ def close_text(call: CloseCall) -> str:
     return f"{where} With {title(call.other)} ({score}) there, {title(call.duel.line)} would have {test}."
 
 
-def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
+def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
     parts = {target: _part(runs, duel, target) for target in duel.parts}
     if len(parts) == 1:
@@ -92,11 +363,11 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     tested = [duel for duel in duels_of_leading(runs) if duel.kind in own]
     named = {name: own[kinds[0]] for name, kinds in _by_opponent(runs, tested).items()}
     named = {
-        name: comparison for verdict in _SAYS for name, comparison in named.items() if comparison.verdict == verdict
+        name: comparison for verdict in _CLAUSES for name, comparison in named.items() if comparison.verdict == verdict
     }
     texts = dict(zip(named, amounts(named, runs.study), strict=True))
     groups = {
-        _SAYS[comparison.verdict]: [texts[n] for n in named if named[n].verdict == comparison.verdict]
+        _CLAUSES[comparison.verdict]: [texts[n] for n in named if named[n].verdict == comparison.verdict]
         for comparison in named.values()
     }
     clauses = [f"{says} {listed(group)}" for says, group in groups.items()]

@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.records.studies import Entry, Line, StudyResult
-from pipeline.reporting.text import MISSING
+from pipeline.reporting.report import MISSING
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric

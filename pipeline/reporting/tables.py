@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from pipeline.data.tables import write_table
 from pipeline.records.run_record import Cost
-from pipeline.reporting.cost import stored
+from pipeline.reporting.effort import stored
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder, write_text

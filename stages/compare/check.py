@@ -9,7 +9,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.fusion import FORMS
 from pipeline.methods.registry import METHODS
 from pipeline.records.studies import Entry
-from pipeline.reporting.published import published_mistakes
+from pipeline.reporting.published.values import published_mistakes
 from pipeline.runs.build import same_head, why_not_continued
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused

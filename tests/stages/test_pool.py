@@ -8,7 +8,7 @@ import pytest
 from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.duels import OPPONENTS, duels, duels_of_leading
+from pipeline.reporting.opponents import OPPONENTS, duels, duels_of_leading
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference

@@ -11,13 +11,16 @@ except OSError as error:
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipeline.reporting.figures.answers import confusions, scatters
-from pipeline.reporting.figures.attention import attention_maps, fusion_attention
-from pipeline.reporting.figures.curves import learning_curves, low_resource_curves
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
-from pipeline.reporting.figures.forest import forest
-from pipeline.reporting.figures.matrices import contrast_map, forgetting_map
-from pipeline.reporting.figures.pareto import pareto
+from pipeline.reporting.figures.models import attention_maps, confusions, fusion_attention, scatters
+from pipeline.reporting.figures.scores import (
+    contrast_map,
+    forest,
+    forgetting_map,
+    learning_curves,
+    low_resource_curves,
+    pareto,
+)
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder

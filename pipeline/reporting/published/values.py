@@ -1,6 +1,8 @@
-"""The numbers of published tables as the reports print them."""
+"""What published tables print, and what the reports say of how their rows were trained."""
 
 import csv
+import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,13 +40,29 @@ class Absent(NamedTuple):
     why: str
 
 
-def read(name: str) -> list[list[str]]:
+class Setting(NamedTuple):
+    """A setting of published rows. A later one of the file overrides an earlier one that holds for the same row."""
+
+    report: str
+    table: str
+    """Empty: all tables of the report."""
+    row: str
+    """Empty: all rows of the table."""
+    task: str
+    """Empty: all tasks."""
+    key: str
+    """A flat key of a recipe, ``method``, or ``optimizer``."""
+    value: Any
+    """``?`` where the report does not say."""
+
+
+def _read(name: str) -> list[list[str]]:
     """The lines of a CSV file of this folder, without its heads."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))[1:]
 
 
-def pairs(text: str) -> list[tuple[str, str]]:
+def _pairs(text: str) -> list[tuple[str, str]]:
     """``key=value; key=value``, split."""
     return [(key, value) for key, _, value in (part.partition("=") for part in text.split("; "))]
 
@@ -53,8 +71,8 @@ def pairs(text: str) -> list[tuple[str, str]]:
 def tables() -> dict[tuple[str, str, str], list[Value]]:
     """The cells of every table by report, table and split, in their order."""
     cells: dict[tuple[str, str, str], list[Value]] = {}
-    for report, table, split, row, values, flag in read("values.csv"):
-        for metric, value in pairs(values):
+    for report, table, split, row, values, flag in _read("values.csv"):
+        for metric, value in _pairs(values):
             whole = statistic_of(report, metric) in (PARAMETERS, SETTING) or metric == "train_loss"
             scale = 100 if REPORTS[report]["percent"] and not whole else 1
             cell = Value(table, row, metric, float(value) / scale if value else None, flag)
@@ -65,7 +83,34 @@ def tables() -> dict[tuple[str, str, str], list[Value]]:
 @cache
 def absent_rows() -> tuple[Absent, ...]:
     """What the studies leave out, with the reasons."""
-    return tuple(Absent(*line) for line in read("absent.csv"))
+    return tuple(Absent(*line) for line in _read("absent.csv"))
+
+
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    """The settings of ``settings.csv``, whose last column holds ``key=value`` or, for one task, ``task.key=value``."""
+
+    def parsed(value: str) -> Any:
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+
+    return tuple(
+        Setting(report, table, row, *name.rpartition(".")[::2], parsed(value))
+        for report, table, row, settings in _read("settings.csv")
+        for name, value in _pairs(settings)
+    )
+
+
+def settings_of(report: str, table: str, row: str, task: str) -> dict[str, Any]:
+    """What a report says of one of its rows on one of our tasks, by key."""
+    asked = (report, table, row, task)
+    return {
+        setting.key: setting.value
+        for setting in all_settings()
+        if all(own in ("", wanted) for own, wanted in zip(setting, asked, strict=False))
+    }
 
 
 def statistic_of(report: str, metric: str) -> str:
@@ -80,11 +125,9 @@ def published_values(source: Published) -> list[Value]:
         PipelineError: there is no such table.
     """
     there, places = tables(), [(source.report, table, source.split) for table in source.tables]
-    for place in places:
-        if place not in there:
-            known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in there))
-            wanted = f"'{place[1]}' ({source.split}) of '{source.report}'"
-            raise PipelineError(f"published: no table {wanted}: there are {known}")
+    if missing := [place for place in places if place not in there]:
+        known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in there))
+        raise PipelineError(f"published: no table {missing[0]}: there are {known}")
     return [value for place in places for value in there[place]]
 
 
@@ -97,7 +140,7 @@ def published_epochs(report: str, table: str) -> dict[str, dict[str, float | Non
 
 
 def published_mistakes(study: Study) -> list[str]:
-    """The rows and columns that a study names and its published table lacks."""
+    """The tables, rows and columns that a study names and its report lacks."""
     source = study.published
     if source is None:
         return []
@@ -105,26 +148,21 @@ def published_mistakes(study: Study) -> list[str]:
         values = published_values(source)
     except PipelineError as error:
         return [str(error)]
-    rows, columns = sorted({v.row for v in values}), sorted({v.metric for v in values})
-    named: dict[str, None] = {}
-    asked = dict.fromkeys(source.tasks)
-    for name in study.methods:
-        row = study.row(name)
-        called = row.published.values() if isinstance(row.published, dict) else study.published_names(name)
-        named |= dict.fromkeys(called)
-        asked |= dict.fromkeys(row.published_columns or ())
-    where = f"in {source.report}, {', '.join(source.tables)} ({source.split}): there are"
+    named, columns = dict[str, None](), dict.fromkeys(source.tasks)
+    for row in map(study.row, study.methods):
+        names = row.published or ()
+        as_list = [names] if isinstance(names, str) else names.values() if isinstance(names, dict) else names
+        named |= dict.fromkeys(as_list)
+        columns |= dict.fromkeys(row.published_columns or ())
+    asked: dict[str, tuple[Iterable[str], set[str]]] = {
+        "row": (named, {value.row for value in values}),
+        "column": (columns, {value.metric for value in values}),
+        "table of epochs": (source.curves, {t for t in source.curves if published_epochs(source.report, t)}),
+    }
     return [
-        *(f"published: no row '{row}' {where} {', '.join(rows)}" for row in named if row not in rows),
-        *(f"published.tasks: no column '{c}' {where} {', '.join(columns)}" for c in asked if c not in columns),
-        *(
-            f"published.curves: no table of epochs '{table}' of '{source.report}'"
-            for table in source.curves
-            if not published_epochs(source.report, table)
-        ),
-        *(
-            f"published.curves.{table}: the study has no row '{curve.row}' on {curve.task}"
-            for table, curve in source.curves.items()
-            if curve.row not in study.methods or curve.task not in study.targets_of(curve.row)
-        ),
+        f"published: no {what} '{name}' in {source.report}, {', '.join(source.tables)} ({source.split}): there are"
+        f" {', '.join(sorted(known))}"
+        for what, (names, known) in asked.items()
+        for name in names
+        if name not in known
     ]

@@ -15,12 +15,11 @@ from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.fusion_gain import fusion_gain_table
-from pipeline.reporting.low_resource import low_resource_sentences
 from pipeline.reporting.notes import notes
-from pipeline.reporting.published import published_mistakes
-from pipeline.reporting.published.values import published_values
+from pipeline.reporting.published.values import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.scores import low_resource_sentences
 from pipeline.settings.parse_study import study_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import Published

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.reporting.duels import leading_duels
-from pipeline.reporting.main_table import main_comparisons
+from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.scores import main_comparisons
 from tests.pipeline.reporting.synthetic import CLASSES, ROWS
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.forgetting import changes, forgetting_table, proofs
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.transfer import changes, forgetting_table, proofs
 from tests.pipeline.reporting.synthetic import BACKBONE, Synthetic, make
 
 

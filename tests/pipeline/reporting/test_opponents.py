@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from pipeline.records.studies import Line
-from pipeline.reporting.duels import OPPONENTS, Selected, _selected, close_calls, duels, holds_fusion, leading_fusion
-from pipeline.reporting.opponents import opponents_sentences, opponents_table
+from pipeline.reporting.opponents import (
+    OPPONENTS,
+    Selected,
+    _selected,
+    close_calls,
+    duels,
+    holds_fusion,
+    leading_fusion,
+    opponents_sentences,
+    opponents_table,
+)
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of

@@ -7,8 +7,15 @@ from functools import cache
 import pytest
 
 from pipeline.data.tasks import built_in_tasks
-from pipeline.reporting.published.settings import all_settings, differences, settings_of
-from pipeline.reporting.published.values import absent_rows, published_epochs, statistic_of, tables
+from pipeline.reporting.published.tables import differences
+from pipeline.reporting.published.values import (
+    absent_rows,
+    all_settings,
+    published_epochs,
+    settings_of,
+    statistic_of,
+    tables,
+)
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import read_study, study_names
 from pipeline.settings.recipe import FLAGS, Recipe

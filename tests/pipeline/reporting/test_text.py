@@ -4,7 +4,7 @@ import re
 
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.figures import FIGURES
-from pipeline.reporting.text import TEXTS, paragraphs
+from pipeline.reporting.report import TEXTS, paragraphs
 
 
 def test_every_table_and_figure_has_a_title_and_what_is_said_below_it() -> None:

@@ -10,7 +10,7 @@ from pipeline.data.prediction import Prediction
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
-from pipeline.reporting.cost import stored
+from pipeline.reporting.effort import stored
 from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study

@@ -1,8 +1,12 @@
-"""The main table: every row on every target, tested against the reference, with its cost."""
+"""Scores of every row: the main table, on few training rows of the target, and by epoch."""
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
 
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import (
@@ -14,8 +18,22 @@ from pipeline.reporting.cells import (
     score_cells,
     with_best,
 )
-from pipeline.reporting.duels import leading_fusion
-from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.opponents import leading_fusion
+from pipeline.reporting.report import (
+    MISSING,
+    MOST_NAMED,
+    Cell,
+    Table,
+    amount_text,
+    amounts,
+    capital,
+    comparisons,
+    count,
+    listed,
+    marks_note,
+    number,
+    where_text,
+)
 from pipeline.reporting.runs import (
     StudyRuns,
     joint_titles,
@@ -23,18 +41,8 @@ from pipeline.reporting.runs import (
     once,
     peak_memory_of,
     records_of,
+    runs_of,
     targets_at_once,
-)
-from pipeline.reporting.text import (
-    MISSING,
-    MOST_NAMED,
-    amounts,
-    capital,
-    comparisons,
-    count,
-    listed,
-    number,
-    where_text,
 )
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
@@ -52,13 +60,13 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
 def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
     columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
-    rows = with_best([_row(runs, line) for line in runs.lines], columns)
+    rows = with_best([_main_row(runs, line) for line in runs.lines], columns)
     looks = f"{runs.study.looks} looks" if runs.study.looks > 1 else ""
     joint = joint_titles(runs)
     return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, looks=looks, joint=joint)
 
 
-def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
+def _main_row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     targets, group = runs.study.targets, runs.all(line)
     records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
     mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
@@ -196,3 +204,147 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
         parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
     counted = "; ".join(parts) or "no significant difference"
     yield f"On single targets (of {len(targets)}), compared with {against}: {counted}."
+
+
+class LowResource:
+    """The points of the curve. Sequential fine-tuning is one line, the mean over its sources."""
+
+    def __init__(self, runs: StudyRuns) -> None:
+        self.runs = runs
+        on_curve = [entry for entry in runs.result.entries if entry.rows is not None]
+        names, targets = {entry.line.row for entry in on_curve}, {entry.target for entry in on_curve}
+        self.rows = [name for name in runs.rows if name in names]
+        self.targets = [target for target in runs.study.targets if target in targets]
+        self.points: list[int | None] = [*sorted({entry.rows for entry in on_curve if entry.rows is not None}), None]
+        """Training rows of the target at each point; None is the main table's point."""
+
+    def mean(self, row: str, targets: Sequence[str], point: int | None) -> float | None:
+        """Mean over seeds, sources and targets; None if a target has no run."""
+        values = [[scored.value for scored in self.runs.cell(row, target, point)] for target in targets]
+        return statistics.mean(map(statistics.mean, values)) if all(values) else None
+
+    def train_rows(self, point: int | None, targets: Sequence[str]) -> float | None:
+        """Training rows of the target at a point, mean over targets."""
+        if point is not None:
+            return point
+        groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
+        return mean_of(max(map(self.runs.train_rows, group)) or None for group in groups if group)
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        places = [(row, point) for row in self.rows for point in self.points]
+        return against_reference(self.runs, places, self.targets)
+
+
+@once
+def low_resource(runs: StudyRuns) -> LowResource | None:
+    """The curve of a study; None if it has none."""
+    curve = LowResource(runs)
+    return curve if curve.rows else None
+
+
+def low_resource_table(runs: StudyRuns) -> Table | None:
+    curve = low_resource(runs)
+    if curve is None:
+        return None
+    rows = []
+    for point in curve.points:
+        lines = [_curve_row(runs, curve, row, point) for row in curve.rows]
+        rows += with_best(lines, [*map(runs.column, curve.targets)])
+    sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
+    marks = marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
+    return Table.of("low-resource", rows, sources=sources, marks=marks)
+
+
+def _curve_row(runs: StudyRuns, curve: LowResource, row: str, point: int | None) -> dict[str, Cell]:
+    planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
+    mean = curve.mean(row, curve.targets, point)
+    cells = score_cells(runs, (row, point), curve.targets, planned, mean, curve.verdicts)
+    return {"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells}
+
+
+def _size_cell(curve: LowResource, point: int | None) -> Cell:
+    if point is not None:
+        return Cell(f"{point:,}", point)
+    sizes = {size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None}
+    largest = max(sizes, default=None)
+    return Cell(count(largest) if len(sizes) == 1 else "all", largest)
+
+
+def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
+    """Test results of every row at every point, on the mean over targets."""
+    curve = low_resource(runs)
+    if curve is None:
+        return
+    scope = None if len(curve.targets) > 1 else curve.targets[0]
+    where, against = where_text(runs.study, curve.targets), runs.title(runs.reference)
+    for point in curve.points[:-1]:
+        parts, same = list[str](), list[Line]()
+        for row in curve.rows:
+            comparison = curve.verdicts.get(((row, point), scope))
+            if comparison is not None and comparison.significant:
+                parts.append(
+                    f"{runs.study.title(row)} is {comparison.verdict} by {amount_text(comparison, runs.study)}"
+                )
+            elif comparison is not None:
+                same.append(Line(row))
+        if same:
+            parts.append(f"the difference is not significant for {runs.titles(same)}")
+        if parts:
+            yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."
+
+
+MOST_COLUMNS = 20
+"""The most epochs that the table shows: beyond it, evenly spaced ones and every line's last. The figure and its CSV
+have all."""
+
+
+@once
+def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
+    """Every score of the main table's runs: ``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``loss``,
+    ``dev``, ``train``; the last is NaN where training rows were not scored.
+
+    A model that learned tasks in turn has scores for the last task alone, because its curve covers only that task.
+    """
+    parts = []
+    for line, target, group in runs.cells():
+        for scored in group:
+            curve, dev = runs.curve(scored.record.run), runs.dev_curve(scored)
+            if dev is None:
+                continue
+            scores = {
+                "epoch": curve["epoch"].astype(int),
+                "loss": curve.get("loss", np.nan),
+                "dev": dev,
+                "train": curve.get(f"train_{target}", np.nan),
+            }
+            parts.append(pd.DataFrame({"method": line, "target": target, "seed": scored.entry.seed, **scores}))
+    columns = ["method", "target", "seed", "epoch", "loss", "dev", "train"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def epoch_table(runs: StudyRuns) -> Table | None:
+    """Means over seeds: one line per main-table line and target, and another if training rows were scored.
+
+    None without runs.
+    """
+    scores = epoch_scores(runs)
+    if scores.empty:
+        return None
+    means = scores.groupby(["method", "target", "epoch"])[["dev", "train"]].mean()
+    trained = scores["train"].notna().any()
+    epochs = sorted(scores["epoch"].unique())
+    last = scores.groupby(["method", "target"])["epoch"].max()
+    shown = sorted({*epochs[:: -(-len(epochs) // MOST_COLUMNS)], *last})
+    rows = []
+    for line, target, group in runs.cells():
+        for part in ("dev", "train") if trained else ("dev",):
+            own = means[part].dropna()
+            values = {f"epoch {epoch}": own.get((line, target, epoch)) for epoch in shown}
+            if not any(value is not None for value in values.values()):
+                continue
+            cells = {name: Cell(number(value), value) for name, value in values.items()}
+            where = {"rows": Cell(part)} if trained else {}
+            task = Cell(target, target, runs_of(group))
+            rows.append({"method": line_cell(runs, line), "task": task, **where, **cells})
+    return Table.of("epochs", rows)

@@ -1,18 +1,155 @@
-"""Forgetting: how well a model still answers an earlier task after training on later ones."""
+"""What tasks give to each other: rows beside those they are built on, models on other tasks, forgetting."""
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import count_cell, difference_cell, judge, line_cell, scores_cell, text_cell
-from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import MISSING, MOST_NAMED, capital, interval_text, listed, marks_note, points
+from pipeline.reporting.cells import (
+    count_cell,
+    difference_cell,
+    group_cell,
+    judge,
+    judged,
+    line_cell,
+    scores_cell,
+    text_cell,
+)
+from pipeline.reporting.report import (
+    MISSING,
+    MOST_NAMED,
+    Cell,
+    Table,
+    capital,
+    interval_text,
+    listed,
+    marks_note,
+    points,
+)
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of
 from pipeline.settings.kinds import KINDS
 from pipeline.stats.paired import Comparison
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A line that learned from ``sources`` and the line that it builds on, on one target over their common seeds."""
+
+    line: Line
+    base: Line
+    sources: str
+    target: str
+    comparison: Comparison
+
+
+@once
+def contrasts(runs: StudyRuns) -> list[Contrast]:
+    """Every line that builds on another row and on other tasks, and joint training against full fine-tuning."""
+    bases = {}
+    for line in runs.lines:
+        row = runs.study.row(line.row)
+        base = "full" if row.kind.is_joint else row.of
+        if base is not None and row.kind.joins(row):
+            bases[line] = Line(base)
+    family = {
+        (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)
+        for line, base in bases.items()
+        for target in runs.study.targets
+    }
+    return [
+        Contrast(line, bases[line], _sources(runs, line, target), target, comparison)
+        for (line, target), comparison in judge(family, runs.study.looks).items()
+    ]
+
+
+def _sources(runs: StudyRuns, line: Line, target: str) -> str:
+    """The tasks besides the target that a line learned from, in training order if it learned them in turn."""
+    turn = runs.study.turn(line.row, target)
+    tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
+    return line.source or ", ".join(tasks)
+
+
+def built_on_table(runs: StudyRuns) -> Table | None:
+    """One line per contrast; None if no row builds on another."""
+    all_contrasts = contrasts(runs)
+    rows = [_contrast_row(runs, contrast) for contrast in all_contrasts]
+    unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
+    marks = marks_note("the base row", all_contrasts)
+    return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
+
+
+def _contrast_row(runs: StudyRuns, contrast: Contrast) -> dict[str, Cell]:
+    base, group = runs.cell(contrast.base, contrast.target), runs.cell(contrast.line, contrast.target)
+    both = runs_of((*group, *base))
+    return {
+        "method": line_cell(runs, contrast.line),
+        "base row": line_cell(runs, contrast.base),
+        "other tasks": text_cell(contrast.sources),
+        "target": text_cell(contrast.target),
+        "base score": group_cell(base),
+        "base steps": _steps_cell(runs, base),
+        "score": group_cell(group),
+        "steps": _steps_cell(runs, group),
+        "difference, points": difference_cell(
+            contrast.comparison.difference, both, contrast.comparison, runs.title(contrast.base)
+        ),
+    }
+
+
+def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
+    """Optimiser steps on the target's rows, mean over seeds; empty if unknown for any run."""
+    steps = [runs.steps_on(scored.record, scored.entry.target) for scored in group]
+    return count_cell(None if None in steps else mean_of(steps))
+
+
+_READINGS = {
+    "same": "read as it is",
+    "probability": "its probability of the class of similar texts, rescaled to the range of the score",
+    "middle": "its score, the class of similar texts above the middle of its range",
+    "cosine": "the cosine of its sentence vectors, by which the row scores that task",
+}
+
+
+def cross_task_table(runs: StudyRuns) -> Table | None:
+    """One line per row and training task; None if the study does not ask for it, or no other task was scored."""
+    if not runs.study.cross_task:
+        return None
+    targets = runs.study.targets
+    across = {
+        (line, task, target): _across(runs, line, task, target)
+        for line in map(Line, runs.rows)
+        for task in targets
+        for target in targets
+    }
+    # A model on another task against that task's model, over their common seeds.
+    verdicts = judge(
+        {key: runs.difference(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()}, runs.study.looks
+    )
+    rows = []
+    for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
+        scores = {runs.column(t): _cross_cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}
+        rows.append({"method": line_cell(runs, line), "trained on": text_cell(task), **scores})
+    return Table.of("cross-task", rows, marks=marks_note("the same row trained on that column's task", verdicts))
+
+
+def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
+    """The runs of a line trained on ``task`` that were scored on ``target``, by seed."""
+    trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
+    read = (scored.on(target) for scored in trained if target in scored.record.scores)
+    return [scored for scored in read if scored.score.reading is not None]
+
+
+def _cross_cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Comparison | None) -> Cell:
+    if task == target:
+        return group_cell(runs.cell(line, task), "its own task")
+    group = _across(runs, line, task, target)
+    if not group:
+        return Cell(MISSING)
+    reading = group[0].score.reading
+    assert reading is not None
+    return judged(group_cell(group, _READINGS[reading]), comparison, f"{runs.title(line)} on {target}")
 
 
 @dataclass(frozen=True)

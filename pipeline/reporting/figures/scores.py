@@ -1,0 +1,267 @@
+"""Figures of scores: differences, parameters, curves, and from task to task."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
+from textwrap import fill
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from pipeline.records.studies import Line
+from pipeline.reporting.figures.drawing import (
+    DIVERGING_MAP,
+    Drawing,
+    heat_map,
+    label_width,
+    legend_below,
+    look_of,
+    panels,
+    short_number,
+)
+from pipeline.reporting.opponents import leading_duels, leading_fusion
+from pipeline.reporting.report import MOST_NAMED, Figure, capital, points, where_text
+from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.scores import epoch_scores, low_resource, main_comparisons, which_compared
+from pipeline.reporting.tables import MARKS
+from pipeline.reporting.transfer import changes, contrasts
+from pipeline.stats.paired import Comparison
+
+_TITLE_WIDTH = 38
+"""Characters that fit above a panel."""
+_VERDICTS = {"better": "#009E73", "worse": "#D55E00", "not significant": "#888888"}
+
+
+def forest(runs: StudyRuns) -> Iterator[Drawing]:
+    """Two panels on one scale, on the mean of the targets; nothing in a study without any comparison."""
+    leading, against = leading_fusion(runs), runs.title(runs.reference)
+    which = which_compared(runs)
+    rows = f"rows {which}, compared with {against}" if which else f"every row compared with {against}"
+    groups = {rows: {runs.title(x): comparison for x, comparison in main_comparisons(runs).items()}}
+    if leading is not None:
+        groups = {f"{runs.title(leading)} against": leading_duels(runs), **groups}
+    groups = {title: own for title, own in groups.items() if own}
+    if not groups:
+        return
+    sizes = [len(own) + 1.2 for own in groups.values()]
+    names = [name for own in groups.values() for name in own]
+    canvas, axes = panels(
+        len(groups), columns=1, height=0.5 / len(groups) + 0.23 * sum(sizes) / len(groups),
+        width=2.6 + label_width(names), sharex=True, height_ratios=sizes,
+    )  # fmt: skip
+    for axis, (title, own) in zip(axes, groups.items(), strict=True):
+        _draw(axis, own)
+        axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
+    # Beside the rows' names there is room for a long label, beyond the right end there is none.
+    axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}", loc="right")
+    numbers = [
+        (title, name, comparison.difference, *comparison.interval, comparison.p_value, comparison.verdict)
+        for title, own in groups.items()
+        for name, comparison in own.items()
+    ]
+    columns = ["group", "row", "difference", "low", "high", "p_value", "verdict"]
+    yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=columns))
+
+
+def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
+    for place, comparison in enumerate(compared.values()):
+        low, high = comparison.interval
+        colour = _VERDICTS[comparison.verdict]
+        axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+        axis.plot(
+            [100 * comparison.difference], [place], "o", color=colour, markersize=6 if comparison.significant else 4
+        )
+        text = f"{points(comparison.difference)} {MARKS[comparison.verdict]}"
+        axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
+    axis.axvline(0, color="#888888", linewidth=1)
+    axis.set_yticks(range(len(compared)), list(compared))
+    axis.set_ylim(len(compared) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    axis.grid(axis="x", alpha=0.3)
+
+
+def pareto(runs: StudyRuns) -> Iterator[Drawing]:
+    """A panel for the mean over all targets and, of few, one for each; a step line joins what nothing cheaper beats."""
+    table = _numbers(runs)
+    if table.empty:
+        return
+    scopes = list(dict.fromkeys(table["target"]))
+    if len(runs.study.targets) > MOST_NAMED:
+        scopes = scopes[:1]  # the targets one by one are in the CSV
+    canvas, axes = panels(len(scopes), height=3.4 if len(scopes) == 1 else 2.5, width=5.4 if len(scopes) == 1 else 2.7)
+    for axis, scope in zip(axes, scopes, strict=True):
+        own = table[table["target"] == scope]
+        for point in own.itertuples():
+            axis.errorbar(
+                # A model with nothing to train has no place on a logarithmic axis; 1 is its left end.
+                max(point.trainable_parameters, 1),
+                point.score,
+                yerr=point.deviation or None,
+                **look_of(point.method.row, runs.rows) | {"linestyle": "none"},
+                label=runs.study.title(point.method.row),
+            )
+        front = own[own["front"]].sort_values("trainable_parameters")
+        steps = front["trainable_parameters"].clip(lower=1)
+        axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(numticks=5))
+        axis.xaxis.set_major_formatter(short_number)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).kind.is_joint)
+    yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
+
+
+def _numbers(runs: StudyRuns) -> pd.DataFrame:
+    points = []
+    for line in runs.lines:
+        own: list[tuple[Line, str, float, float, float]] = []
+        for target, group in runs.groups(line).items():
+            values = [scored.value for scored in group]
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            trained = statistics.mean(scored.record.cost.trainable_parameters for scored in group)
+            own.append((line, target, trained, statistics.mean(values), deviation))
+        if len(own) == len(runs.study.targets) > 1:
+            trained = statistics.mean(point[2] for point in own)
+            points.append((line, "mean", trained, statistics.mean(point[3] for point in own), 0.0))
+        points += own
+    table = pd.DataFrame(points, columns=["method", "target", "trainable_parameters", "score", "deviation"])
+    table["front"] = [not _beaten(point, table) for point in table.itertuples()]
+    order = ["mean", *runs.study.targets]
+    return table.sort_values("target", key=lambda column: column.map(order.index), kind="stable", ignore_index=True)
+
+
+def _beaten(point: Any, table: pd.DataFrame) -> bool:
+    """Whether something trains no more and scores higher, or trains less and scores the same."""
+    others = table[table["target"] == point.target]
+    saved, gained = point.trainable_parameters - others["trainable_parameters"], others["score"] - point.score
+    return bool((((saved >= 0) & (gained > 0)) | ((saved > 0) & (gained == 0))).any())
+
+
+def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
+    """Dev score by epoch, a panel a target, a line a row: means over seeds, and over the sources of sequential."""
+    scores = epoch_scores(runs)
+    if scores.empty:
+        return
+    shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
+    canvas, axes = panels(len(shown))
+    row = scores["method"].map(lambda line: line.row)
+    for axis, target in zip(axes, shown, strict=True):
+        for name in runs.rows:
+            own = scores[(scores["target"] == target) & (row == name)]
+            if own.empty:
+                continue
+            means = own.groupby("epoch")["dev"].mean()
+            axis.plot(means.index, means, **look_of(name, runs.rows), markersize=4, label=runs.study.title(name))
+        epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
+        if len(epochs) <= 6:
+            axis.set_xticks(epochs)
+        else:
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    yield Drawing(Figure.of("learning-curves"), canvas, scores)
+
+
+def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
+    """Score by training rows of the target, a panel for the mean over the targets and one for each."""
+    curve = low_resource(runs)
+    if curve is None:
+        return
+    scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
+    scopes |= {target: [target] for target in curve.targets}
+    canvas, axes = panels(len(scopes))
+    numbers = []
+    for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
+        sizes = []
+        for name in curve.rows:
+            scored = [(curve.train_rows(point, targets), curve.mean(name, targets, point)) for point in curve.points]
+            points = [(size, score) for size, score in scored if size is not None and score is not None]
+            if not points:
+                continue
+            look = look_of(name, runs.rows)
+            axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
+            numbers += [(name, title, size, score) for size, score in points]
+            sizes += [size for size, _ in points]
+        ticks = sorted(set(sizes))
+        axis.set_xscale("log")
+        axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
+        axis.set_xticks([], minor=True)
+        axis.set(title=title, xlabel="training rows of the target", ylabel="score")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
+    yield Drawing(Figure.of("low-resource"), canvas, table)
+
+
+Row = TypeVar("Row")
+
+
+def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
+    """A panel a row of the study: what the task learned first lost by training on the second."""
+    all_changes = changes(runs)
+    if not all_changes:
+        return
+    names = list(dict.fromkeys(change.row for change in all_changes))
+    sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
+    targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
+    limit = max(0.01, *(abs(change.difference) for change in all_changes))
+    canvas, axes = panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
+    for axis, name in zip(axes, names, strict=True):
+        differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
+        image = _difference_map(axis, sources, targets, differences, limit)
+        axis.set(title=runs.study.title(name), xlabel="then trained on", ylabel="learned first")
+    canvas.colorbar(image, ax=axes, label="change, points", shrink=0.8)
+    table = pd.DataFrame(
+        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference) for c in all_changes],
+        columns=["method", "first", "then", "before", "after", "change"],
+    )
+    yield Drawing(Figure.of("forgetting"), canvas, table)
+
+
+def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
+    """One matrix: what is built on another row, by target; sequential fine-tuning a line a source."""
+    all_contrasts = contrasts(runs)
+    if not all_contrasts:
+        return
+    compared = {(contrast.line, contrast.target): contrast.comparison for contrast in all_contrasts}
+    lines = {line: runs.title(line) for line, _ in compared}
+    targets = [task for task in runs.study.targets if any(target == task for _, target in compared)]
+    differences = {place: comparison.difference for place, comparison in compared.items()}
+    marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
+    limit = max(0.01, *map(abs, differences.values()))
+    canvas, (axis,) = panels(
+        1, height=1.1 + 0.34 * len(lines), width=2.2 + label_width(lines.values()) + 0.8 * len(targets)
+    )
+    image = _difference_map(axis, lines, targets, differences, limit, marks)
+    axis.set_xlabel("target")
+    canvas.colorbar(image, ax=axis, label="difference, points")
+    tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
+    both = zip(all_contrasts, tests, strict=True)
+    numbers = [(contrast.line, contrast.base, contrast.sources, contrast.target, *test) for contrast, test in both]
+    columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
+    yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
+
+
+def _difference_map(
+    axis: Axes,
+    rows: Mapping[Row, str],
+    columns: Sequence[str],
+    differences: Mapping[tuple[Row, str], float],
+    limit: float,
+    marks: Mapping[tuple[Row, str], str] = {},
+) -> Any:
+    """Differences in points, coloured by sign up to ``limit``; ``rows`` have titles."""
+    places = [[(row, column) for column in columns] for row in rows]
+    values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
+    shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
+    texts = [[shown.get(place, "") for place in line] for line in places]
+    how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
+    return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)
