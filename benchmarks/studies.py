@@ -7,8 +7,8 @@ from pathlib import Path
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from stages.compare.compare import dry_run
-from stages.compare.estimate import Estimate
 from stages.compare.plan import in_order, jobs_of, plan
+from stages.compare.progress import Estimate
 
 from .backbones import NANO, backbone_folder
 from .report import Report

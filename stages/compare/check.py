@@ -20,7 +20,6 @@ from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
-from stages.compare.cross_task import unlike_cosines
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.pretrain import tasks_read
 
@@ -47,7 +46,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             sizes[task.name] = workspace.splits.rows_to_draw(task)
     cells = jobs_of(study, plan(study, sizes))
     jobs = in_order(cells.values())
-    problems += (*_named_although_apart(study), *_added_although_apart(study, cells, workspace))
+    problems += _read_although_apart(study, cells, workspace)
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:
         if study.row(name).own and not all(study.fuses_own(name, t) for t in study.targets_of(name)):
@@ -64,8 +63,6 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     for job in jobs:
         if {part.task for part in job.parts} <= set(sizes) and is_usable[job.backbone]:
             _check_job(job, workspace.on(job.backbone), problems)
-    if study.cross_task and not problems:
-        problems += unlike_cosines(cells, workspace)
     # A task's mistake shows in each of its runs, and that there is none in each run that takes something from it.
     own = [problem for problem in problems if problem in unknown or not problem.endswith(unknown)]
     raise_all(f"study {study.name}", list(dict.fromkeys(own)))
@@ -90,33 +87,18 @@ def shared_texts(study: Study, cells: Mapping[Entry, Job], workspace: Workspace)
                 yield f"{target.name} and {source} share text ({shared}); {use}."
 
 
-def _named_although_apart(study: Study) -> Iterator[str]:
-    """Rows that name a task which ``apart`` keeps from their target; sources chosen by default skip such tasks."""
-    for name in study.methods:
-        row = study.row(name)
-        for target, apart in study.apart.items():
-            if target not in study.targets_of(name):
-                continue
-            for key, taken in {"order": row.order or (), "after": row.after}.items():
-                for task in sorted({*apart} & {*taken}):
-                    yield _forbidden(f"rows.{name}.{key}: takes {task}", name, task, target)
-
-
-def _added_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
-    """Rows that add such a task's data to any task behind their model of the target."""
+def _read_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
+    """Rows that read a task which ``apart`` keeps from their target: they name it, or add its rows to others."""
     for cell, job in cells.items():
         name, target = cell.line.row, cell.target
-        apart = study.apart.get(target, ())
-        for part in (part for each in in_order([job]) for part in each.parts) if apart else ():
-            extra = {_name_of(source.task, workspace) for source in part.recipe.extra}
-            is_own = part.task == target
-            for task in sorted({*apart} & extra):
-                what = f".recipe.extra: takes {task}" if is_own else f": takes {task} into the rows of {part.task}"
-                yield _forbidden(f"rows.{name}{what}", name, task, target)
-
-
-def _forbidden(what: str, row: str, task: str, target: str) -> str:
-    return f"{what} for {target}, which apart.{target} forbids: leave {task} out, or {target} out of rows.{row}.targets"
+        parts = [part for each in in_order([job]) for part in each.parts] if target in study.apart else []
+        extra = {_name_of(source.task, workspace) for part in parts for source in part.recipe.extra}
+        read = {part.task for part in parts} | extra
+        for task in sorted(read & {*study.apart.get(target, ())}):
+            yield (
+                f"rows.{name}: takes {task} for {target}, which apart.{target} forbids: leave {task} out, or {target}"
+                f" out of rows.{name}.targets"
+            )
 
 
 def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:

@@ -16,11 +16,10 @@ from pipeline.system.streams import notice
 from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import runs_to_read, score_across, unread
-from stages.compare.estimate import Duration, Estimate
 from stages.compare.executors.pool import Executor
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
-from stages.compare.progress import Progress
+from stages.compare.progress import Duration, Estimate, Progress
 from stages.compare.train import train, train_in
 from stages.report import write_report
 

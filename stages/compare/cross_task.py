@@ -6,9 +6,8 @@ pairs by two readings, of a probability as a score and of a score as a class.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
-from itertools import combinations, product
 from typing import Any
 
 import pandas as pd
@@ -45,41 +44,36 @@ _OF_A_READING = (
 
 
 def runs_to_read(cells: Mapping[Entry, Job], jobs: Jobs) -> dict[str | None, dict[str, Cosines]]:
-    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose."""
-    found = {cell: (job, jobs.find(job)) for cell, job in cells.items() if cell.rows is None}
-    main = [(cell, job, record) for cell, (job, record) in found.items() if record is not None]
+    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose.
+
+    Rows that share a run read it by the cosines on which they agree.
+    """
+    main = [
+        (cell, job, record)
+        for cell, job in cells.items()
+        if cell.rows is None and (record := jobs.find(job)) is not None
+    ]
     cosines = defaultdict[tuple[str, int], dict[str, Recipe]](dict)
     for cell, _, record in main:
         if cell.target in record.trained_on and (recipe := record.recipe_of(cell.target)).head == "cosine":
             cosines[cell.line.row, cell.seed][cell.target] = recipe
     runs: dict[str | None, dict[str, Cosines]] = {}
-    for cell, job, record in main:  # of rows that share a run, those of one may have failed; they are alike
-        by_run = runs.setdefault(job.backbone, {})
-        by_run[record.run] = {**by_run.get(record.run, {}), **cosines[cell.line.row, cell.seed]}
+    for cell, job, record in main:
+        own, by_run = cosines[cell.line.row, cell.seed], runs.setdefault(job.backbone, {})
+        before = by_run.get(record.run, own)
+        by_run[record.run] = {target: recipe for target, recipe in own.items() if before.get(target) == recipe}
     return runs
 
 
 def unread(read: Set[Job], cells: Mapping[Entry, Job], targets: Iterable[str], jobs: Jobs) -> set[Job]:
-    """Those of the jobs ``read`` whose models have no score yet on some of the ``targets`` that they can be read on.
-
-    As long as a run of its row and seed is missing that may score its target by a cosine, a model counts as unread.
-    """
-    main = {cell: job for cell, job in cells.items() if cell.rows is None}
-    to_come = {
-        (cell.line.row, cell.seed)
-        for cell, job in main.items()
-        if jobs.find(job) is None
-        and any(recipe.head == "cosine" for recipe in _recipes(job, cell.target, jobs.workspace))
-    }
+    """Those of the jobs ``read`` whose models have no score yet on some of the ``targets`` that they can be read on."""
     tasks, runs = [jobs.workspace.task(name) for name in targets], runs_to_read(cells, jobs)
 
-    def is_read(cell: Entry, job: Job) -> bool:
-        record = jobs.find(job)
-        if record is None or (cell.line.row, cell.seed) in to_come:
-            return False
-        return not _unscored(record, tasks, runs[job.backbone][record.run], jobs.workspace.on(job.backbone))
+    def is_read(job: Job) -> bool:
+        record, place = jobs.find(job), jobs.workspace.on(job.backbone)
+        return record is not None and not _unscored(record, tasks, runs[job.backbone][record.run], place)
 
-    return {job for cell, job in main.items() if job in read and not is_read(cell, job)}
+    return {job for job in read if not is_read(job)}
 
 
 def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace: Workspace) -> None:
@@ -93,13 +87,6 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
         record = on_main_process(partial(workspace.ledger.find, name))
         if record is None or KINDS[record.kind].answers_for_several:
             continue
-        trained = workspace.task(record.task)
-        for task in tasks:
-            if task.name not in cosines and (unnamed := _unnamed(trained, task)) is not None:
-                notice(
-                    f"note: run {name} is not scored on {task.name}: {unnamed.name} does not say which class means"
-                    " similar texts: write similar = ... into its task.toml"
-                )
         try:
             scores = _missing_scores(record, tasks, cosines, workspace)
         except PipelineError as error:
@@ -126,14 +113,6 @@ def reading_of(trained: Task, target: Task) -> Reading | None:
     if trained.range is not None and target.similar is not None:
         return "middle"
     return None
-
-
-def _unnamed(trained: Task, target: Task) -> Task | None:
-    """The one of two tasks of pairs that would be read on the other if it named its class of similar texts."""
-    classes = next((task for task in (trained, target) if task.is_pair and len(task.classes) == 2), None)
-    scores = next((task for task in (trained, target) if task.range is not None), None)
-    is_read = trained.is_pair != target.is_pair or reading_of(trained, target) is not None
-    return None if scores is None or is_read else classes
 
 
 def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
@@ -165,43 +144,6 @@ def read_as(target: Task, cosine: Recipe | None, trained: Task | None = None) ->
     is_first = by_similar and any(task is not None and task.first_is_similar for task in (trained, target))
     first = {"similar": "first"} if is_first else {}
     return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe, **first}))
-
-
-def unlike_cosines(cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
-    """Rows with a run in common that they would read on a target by different cosines. A run has one score there."""
-    main = {
-        (cell.line.row, cell.target): job
-        for cell, job in cells.items()
-        if cell.rows is None and not KINDS[job.kind].answers_for_several
-    }
-    rows_of = defaultdict[tuple[Any, ...], dict[str, None]](dict)
-    for (row, trained), job in main.items():
-        for recipe in _recipes(job, trained, workspace):
-            run = (trained, job.kind, job.needs, job.backbone, job.in_turn, job.seed, canonical_json(recipe.identity))
-            rows_of[run][row] = None
-
-    def readings(row: str, target: str) -> set[str]:
-        job, task = main.get((row, target)), workspace.task(target)
-        recipes = () if job is None else _recipes(job, target, workspace)
-        return {read_as(task, each if each.head == "cosine" else None) for each in recipes} or {read_as(task, None)}
-
-    for (trained, *_), rows in rows_of.items():
-        for (one, other), target in product(combinations(rows, 2), dict.fromkeys(target for _, target in main)):
-            if target == trained or main.get((one, target)) == main.get((other, target)):
-                continue
-            if len(readings(one, target) | readings(other, target)) > 1:
-                yield (
-                    f"cross_task: rows {one} and {other} share the run of {trained}, but read it on {target} by"
-                    " different cosines, or one of them by none: give both the same head and cosine there, or leave"
-                    " out one of the rows, or cross_task"
-                )
-
-
-def _recipes(job: Job, task: str, workspace: Workspace) -> list[Recipe]:
-    """The resolved recipes that ``job`` may train ``task`` by: those of its trials, if it has any."""
-    place = workspace.on(job.backbone)
-    parts = (part for each in job.trials or (job,) for part in each.parts if part.task == task)
-    return [place.resolve(part.recipe, place.task(task)) for part in parts]
 
 
 def _is_read_so(score: TaskScore | None, wanted: Mapping[str, Any]) -> bool:

@@ -1,12 +1,138 @@
-"""Lines on how far a study is: one for each job that ends, with its scores and the time that is left."""
+"""How far a study is, and how long the rest will take, from the finished runs of a method on a backbone."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from pipeline.records.run_record import RunRecord
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import KINDS
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import Method
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
-from stages.compare.estimate import Estimate
+from pipeline.training.terms import extra_passes
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
+
+_MOST = 1000
+"""Runs to learn from: reading more would take longer than it tells."""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds of the jobs whose time can be estimated, and the number of those whose time cannot."""
+
+    seconds: float
+    unknown: int = 0
+
+    def __str__(self) -> str:
+        if self.unknown and not self.seconds:
+            return "unknown time"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        about = f"{hours} h {minutes:02d} min" if hours else f"{minutes}:{seconds:02d} min"
+        return f"{'more than' if self.unknown else 'about'} {about}"
+
+
+class Work(NamedTuple):
+    """What a run does: rows it trains on, over all epochs, and rows it scores."""
+
+    trained: float
+    scored: float
+    training: float
+    """Rows trained on times their passes: a pass forward counts one, a pass backward two."""
+
+
+class Estimate:
+    """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
+
+    Runs on another backbone say nothing of it. A row takes longer where the loss has further terms.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._runs: dict[str, str] = {}
+        """What was learned from: finished runs, each with the hash of its backbone's weights."""
+        self._spent = defaultdict[tuple[str, Method, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
+        """By backbone, method and tasks, under None for any tasks: rows and seconds, of training and of scoring."""
+        self._works: dict[Job, Work] = {}
+        for name in workspace.ledger.newest(_MOST):
+            # A damaged record is reported by the command that needs it.
+            with suppress(PipelineError):
+                if (record := workspace.ledger.find(name)) is not None:
+                    self.learn(record)
+
+    def learn(self, record: RunRecord) -> None:
+        """Count a finished run in."""
+        weights = record.backbone_weights
+        if weights is None or record.run in self._runs:  # an ensemble has no weights of its own
+            return
+        train = {task: record.scores[task].train_rows for task in record.trained_on}
+        if 0 in train.values():  # nothing was trained, as in a pruned fusion
+            return
+        self._runs[record.run] = weights
+        scores, cost = [record.scores[task] for task in record.trained_on], record.cost
+        work = _work(record.recipe, train, [score.rows for score in scores])
+        training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
+        spent = [[work.training, work.scored], [training, cost.seconds - training]]
+        for tasks in (None, frozenset(record.trained_on)):
+            self._spent[weights, record.kind, tasks] += spent
+
+    def learned_from(self, jobs: Iterable[Job]) -> int:
+        """How many finished runs are on a backbone of ``jobs``."""
+        backbones = {self._weights(job) for job in jobs}
+        return sum(weights in backbones for weights in self._runs.values())
+
+    def total(self, jobs: Iterable[Job], at_once: int = 1) -> Duration:
+        """The time of all ``jobs``, one after the other, or so many at once that do not wait for each other."""
+        times = [self.seconds(job) for job in jobs]
+        return Duration(sum(seconds for seconds in times if seconds is not None) / at_once, times.count(None))
+
+    def seconds(self, job: Job) -> float | None:
+        """The time of one job, or None where no run of its method has finished on its backbone."""
+        if KINDS[job.kind].is_ensemble:
+            return 0.0
+        weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
+        known = [key for key in ((weights, job.kind, tasks), (weights, job.kind, None)) if key in self._spent]
+        if not known:
+            return None
+        if job not in self._works:
+            self._works[job] = self.work(job)
+        rows, seconds = self._spent[known[0]]
+        work = np.array([self._works[job].training, self._works[job].scored])
+        return float((work * seconds / np.maximum(rows, 1)).sum())
+
+    def _weights(self, job: Job) -> str:
+        return self.workspace.on(job.backbone).backbone.weights_hash
+
+    def work(self, job: Job) -> Work:
+        """What a job of training would do."""
+        workspace, recipe = self.workspace, job.parts[0].recipe
+        data = {
+            task.name: workspace.splits.of(task, limit, job.seed, own.extra)
+            for task, own, limit in job.parts_in(workspace)
+        }
+        recipe = recipe.model_copy(update=recipe.budget)
+        train = {task: len(rows.train) for task, rows in data.items()}
+        return _work(recipe, train, [len(rows.dev) for rows in data.values()])
+
+
+def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> Work:
+    steps = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in train.items()})
+    batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
+    epochs = 0 if recipe.is_averaged else recipe.epochs_of(steps)
+    scores_start = recipe.score_start or recipe.is_averaged
+    scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(scores_start)
+    # Batches are full but for a pass's last one.
+    share = sum(train.values()) / sum(map(recipe.steps_over, train.values()))
+    trained = batches * share * epochs
+    return Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))
 
 
 class Progress:

@@ -25,8 +25,8 @@ from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
-from stages.compare.estimate import Estimate, Work
 from stages.compare.plan import Job
+from stages.compare.progress import Estimate, Work
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report

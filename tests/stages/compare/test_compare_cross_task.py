@@ -22,7 +22,6 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import score
-from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.compare.cross_task import read_as, read_on, reading_of, score_across
 from stages.report import report
@@ -189,32 +188,6 @@ def test_a_score_is_current_while_the_target_means_the_same(older: bool, place: 
     assert found.scores["meals"].dev == score(metric, table["prediction"].to_numpy(), table["label"].to_numpy())
 
 
-PAIRS = {"head": "cosine", "cosine_scale": "shifted"}
-
-
-@pytest.mark.parametrize(
-    ("other", "refused"),
-    [
-        ({"tasks": {"pairs": {"head": "cosine", "cosine_scale": "clamped"}}}, True),
-        ({"tasks": {"pairs": {}}}, True),
-        ({"tasks": {"pairs": {"head": "cosine"}}, "tune": {"cosine_scale": ["shifted", "clamped"]}}, True),
-        ({"tasks": {"pairs": PAIRS | {"learning_rate": 1e-4}}}, False),
-        ({"tasks": {"pairs": {"head": "linear"}, "films": {"learning_rate": 1e-4}}}, False),
-    ],
-    ids=["scales differ", "one alone", "tuned", "trained otherwise", "runs of their own"],
-)
-def test_rows_that_share_a_run_read_it_by_one_cosine(other: dict[str, Any], refused: bool, place: Workspace) -> None:
-    rows = {"one": {"method": "full", "tasks": {"pairs": PAIRS}}, "two": {"method": "full", **other}}
-    values = {"methods": ["one", "two"], "reference": "one", "targets": ["films", "pairs"], "rows": rows}
-    recipe = {"encoding": "siamese", "epochs": 1}
-    dry_run(study(**values, recipe=recipe), place)
-    if refused:
-        with pytest.raises(PipelineError, match="cross_task: rows one and two share the run of films, but read it on"):
-            dry_run(study(**values, recipe=recipe, cross_task=True), place)
-    else:
-        dry_run(study(**values, recipe=recipe, cross_task=True), place)
-
-
 def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
     record = trained(place, "full", "films", quick("full"))
     place.ledger.weights_file(record.run).unlink()
@@ -311,10 +284,6 @@ def test_models_that_were_read_on_every_target_need_not_be_there(
     for file in place.reports.rglob("weights.safetensors"):
         file.unlink()
     assert dry_run(two, dataclasses.replace(place)).summary()["to_do"] == 0
-    # The cosine by which films are read is that of the run of pairs: as long as that is missing it may be another one.
-    hidden = place.ledger.folder(runs["pairs", None]).rename(place.reports / "hidden")
-    assert dry_run(two, dataclasses.replace(place)).summary()["to_do"] == 4
-    hidden.rename(place.ledger.folder(runs["pairs", None]))
     # A third target takes two trials on all its rows and two on 20, and the model of pairs can be read on it.
     three = study(**values, targets=["films", "pairs", "alike"])
     assert dry_run(three, dataclasses.replace(place)).summary()["to_do"] == 6

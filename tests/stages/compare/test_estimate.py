@@ -7,7 +7,6 @@ import pytest
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages.compare.estimate import Duration, Estimate
 from stages.compare.plan import Job, Part
 
 
@@ -70,7 +69,7 @@ def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
         estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
     assert estimate.learned_from([job("full", "films")]) == 2
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
-    monkeypatch.setattr("stages.compare.estimate._work", lambda *_: pytest.fail("a record is looked at again"))
+    monkeypatch.setattr("stages.compare.progress._work", lambda *_: pytest.fail("a record is looked at again"))
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
 
 
