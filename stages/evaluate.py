@@ -16,8 +16,7 @@ from pipeline.data.tasks import Metric, Task
 from pipeline.runs.seen import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
-from pipeline.stats.by_class import ClassScore, LargestClass, class_scores, largest_class
-from pipeline.stats.metrics import METRICS, score
+from pipeline.stats.metrics import METRICS, ClassScore, LargestClass, class_scores, largest_class, score
 from pipeline.stats.paired import score_interval
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator, resolve_precision

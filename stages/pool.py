@@ -9,7 +9,6 @@ from typing import Any
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.cells import judge
 from pipeline.reporting.notes import missing
 from pipeline.reporting.opponents import (
     OPPONENTS,
@@ -24,7 +23,7 @@ from pipeline.reporting.opponents import (
     names_of,
     own_fusions,
 )
-from pipeline.reporting.report import comparison_text, detectable_text, listed, points
+from pipeline.reporting.report import comparison_text, detectable_text, judge, listed, points
 from pipeline.reporting.runs import StudyRuns, mean_of
 from pipeline.settings.parse_study import name_of_study
 from pipeline.settings.study import Study

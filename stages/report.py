@@ -11,10 +11,9 @@ from pipeline.models.attention_maps import attention_maps, one_input, shown_laye
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.build import build_report
+from pipeline.reporting.build import TABLES_FILE, build_report, verdict_and_scores, write_tables
 from pipeline.reporting.page import write_overview, write_page
 from pipeline.reporting.runs import AttentionMap
-from pipeline.reporting.tables import TABLES, verdict_and_scores, write_tables
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
@@ -67,7 +66,7 @@ def report(study: str, reports: Path, attention: str | None = None, runs: Sequen
 def summary_of(folder: Path) -> list[str]:
     """Lines of a report: what the study found, its scores, and where the tables and the page are."""
     lines = verdict_and_scores(folder).split("\n")
-    return [*lines, "", f"all tables: {folder / TABLES}", f"page: {folder / 'index.html'}"]
+    return [*lines, "", f"all tables: {folder / TABLES_FILE}", f"page: {folder / 'index.html'}"]
 
 
 def result_of(study: str, reports: Path) -> StudyResult:

@@ -10,8 +10,7 @@ from pipeline.data.tasks.extra import Extra, parse_extra
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import count_cell, effort_cells, line_cell, share_cell
-from pipeline.reporting.report import MISSING, Cell, Table
+from pipeline.reporting.report import MISSING, Cell, Table, count_cell, effort_cells, line_cell, share_cell
 from pipeline.reporting.runs import (
     Scored,
     StudyRuns,

@@ -4,12 +4,26 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, scores_cell, text_cell
-from pipeline.reporting.report import Cell, Table, count, interval_text, marks_note, points
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
+from pipeline.reporting.report import (
+    Cell,
+    Table,
+    count,
+    count_cell,
+    difference_cell,
+    group_cell,
+    interval_text,
+    judge,
+    line_cell,
+    marks_note,
+    points,
+    scores_cell,
+    text_cell,
+)
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of
 from pipeline.settings.parts import gates_text
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference
@@ -50,7 +64,7 @@ class FusionGain:
     """Test against the best adapters; None unless their predictions are kept."""
 
 
-@once
+@cache
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every fusion row on every target, in the study's order."""
     gains = [

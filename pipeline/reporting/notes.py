@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pipeline.records.studies import Line
-from pipeline.reporting.page import value_text
-from pipeline.reporting.report import TEXTS, capital, listed, paragraphs
+from pipeline.reporting.report import TEXTS, capital, listed, paragraphs, value_text
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.system.backbone_name import backbone_text

@@ -4,11 +4,10 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import difference_cell, judge, judged, line_cell, text_cell
 from pipeline.reporting.report import (
     Cell,
     Table,
@@ -17,11 +16,16 @@ from pipeline.reporting.report import (
     comparison_text,
     comparisons,
     detectable_text,
+    difference_cell,
+    judge,
+    judged,
+    line_cell,
     listed,
     number,
+    text_cell,
     where_text,
 )
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of, shared_by
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of, shared_by
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
@@ -106,14 +110,14 @@ def own_fusions(study: Study) -> list[str]:
     return [name for name, row in rows.items() if row.kind.takes == "fusion" and row.variant_of is None]
 
 
-@once
+@cache
 def leading_fusion(runs: StudyRuns) -> Line | None:
     """The fusion that the study asks about: its first fusion row that has every target and is not a variant."""
     fusions = (line for line in runs.lines if line.row in own_fusions(runs.study))
     return next((line for line in fusions if len(runs.groups(line)) == len(runs.study.targets)), None)
 
 
-@once
+@cache
 def duels(runs: StudyRuns) -> list[Duel]:
     """Every fusion row that has all targets against every kind of row that has them.
 
@@ -289,7 +293,7 @@ def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[Cl
                     yield CloseCall(runs, target, selected, other, (dev, score), changed, comparison)
 
 
-@once
+@cache
 def close_calls(runs: StudyRuns) -> list[CloseCall]:
     """The cases in which a verdict depends on which of two nearly equal rows represents a kind or the fusion."""
     tested = [(duel, duel.comparison) for duel in duels(runs) if duel.comparison is not None]

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.report import Cell, Figure, Report, Table
-from pipeline.reporting.tables import MARKS, TEMPLATES
+from pipeline.reporting.build import TEMPLATES
+from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table, value_text
 from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import write_json, write_text
 from pipeline.system.errors import PipelineError, printable
@@ -25,7 +25,6 @@ from pipeline.system.reading import read_model
 Pairs = list[tuple[str, str]]
 _SHARED = ("Rows", "Made with", "Recipe", "Identity")
 _PLANNED = ["learning_rate", "examples"]
-_HASH = re.compile(r"[0-9a-f]{40,}")
 
 
 def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict[str, Any]:
@@ -79,32 +78,6 @@ def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
             ]
         shared |= {title: [*common.items()]} if common else {}
     return shared
-
-
-def value_text(value: Any, digits: int | None = None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(value_text, value)) or "-"
-    if isinstance(value, int | float):
-        return number_text(value, digits)
-    # run.json has the whole hash.
-    return value[:12] if isinstance(value, str) and _HASH.fullmatch(value) else str(value)
-
-
-def number_text(value: float, digits: int | None = None) -> str:
-    """A number with as many digits as a reader needs: ``1,234``, ``12.3``, ``0.0123``; ``-`` for none."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not math.isfinite(value):
-        return "-"
-    if digits is not None:
-        return f"{value:.{digits}f}"
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
 def _result(record: RunRecord) -> Pairs:

@@ -4,8 +4,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, wraps
-from typing import Any, TypeVar
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,14 +13,11 @@ import pandas as pd
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.records.studies import Entry, Line, StudyResult
-from pipeline.reporting.report import MISSING
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, Shared, paired_difference
 from pipeline.system.errors import PipelineError
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ class StudyRuns:
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
         self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
-        self.computed: dict[Any, Any] = {}  # results of functions marked with :func:`once`
         self.scored = tuple(
             Scored(entry, self._record(entry.run), tuple(map(self._record, entry.trials)))
             for entry in result.entries
@@ -135,7 +131,7 @@ class StudyRuns:
 
     def column(self, target: str) -> str:
         """The head of a column of scores: ``sst (accuracy)``."""
-        return f"{target} ({self.metrics.get(target, MISSING)})"
+        return f"{target} ({self.metrics.get(target, '-')})"
 
     def cell(self, line: Line | str, target: str, rows: int | None = None) -> list[Scored]:
         """The finished runs of a line, or of all lines of a named row, on a target, by seed.
@@ -263,18 +259,6 @@ class StudyRuns:
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
         return record
-
-
-def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
-    """Cache the result of ``compute`` in the :class:`StudyRuns`, for tables, figures and sentences to share."""
-
-    @wraps(compute)
-    def computed(runs: StudyRuns) -> Result:
-        if compute not in runs.computed:
-            runs.computed[compute] = compute(runs)
-        return runs.computed[compute]
-
-    return computed
 
 
 def steps_per_epoch(record: RunRecord) -> int:

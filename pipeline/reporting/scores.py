@@ -3,42 +3,39 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pandas as pd
 
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import (
-    Verdicts,
-    against_reference,
-    count_cell,
-    effort_cells,
-    line_cell,
-    score_cells,
-    with_best,
-)
 from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import (
     MISSING,
     MOST_NAMED,
     Cell,
     Table,
+    Verdicts,
+    against_reference,
     amount_text,
     amounts,
     capital,
     comparisons,
     count,
+    count_cell,
+    effort_cells,
+    line_cell,
     listed,
     marks_note,
     number,
+    score_cells,
     where_text,
+    with_best,
 )
 from pipeline.reporting.runs import (
     StudyRuns,
     joint_titles,
     mean_of,
-    once,
     peak_memory_of,
     records_of,
     runs_of,
@@ -52,7 +49,7 @@ MEANS = ("mean", "mean, (r+1)/2")
 _SAYS = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
 
 
-@once
+@cache
 def main_verdicts(runs: StudyRuns) -> Verdicts:
     return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
 
@@ -87,7 +84,7 @@ def _main_row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     }
 
 
-@once
+@cache
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
     """The comparison of every line on the mean over targets, highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
@@ -236,7 +233,7 @@ class LowResource:
         return against_reference(self.runs, places, self.targets)
 
 
-@once
+@cache
 def low_resource(runs: StudyRuns) -> LowResource | None:
     """The curve of a study; None if it has none."""
     curve = LowResource(runs)
@@ -299,7 +296,7 @@ MOST_COLUMNS = 20
 have all."""
 
 
-@once
+@cache
 def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
     """Every score of the main table's runs: ``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``loss``,
     ``dev``, ``train``; the last is NaN where training rows were not scored.

@@ -3,32 +3,31 @@
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import (
-    count_cell,
-    difference_cell,
-    group_cell,
-    judge,
-    judged,
-    line_cell,
-    scores_cell,
-    text_cell,
-)
 from pipeline.reporting.report import (
     MISSING,
     MOST_NAMED,
     Cell,
     Table,
     capital,
+    count_cell,
+    difference_cell,
+    group_cell,
     interval_text,
+    judge,
+    judged,
+    line_cell,
     listed,
     marks_note,
     points,
+    scores_cell,
+    text_cell,
 )
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.settings.kinds import KINDS
 from pipeline.stats.paired import Comparison
 
@@ -44,7 +43,7 @@ class Contrast:
     comparison: Comparison
 
 
-@once
+@cache
 def contrasts(runs: StudyRuns) -> list[Contrast]:
     """Every line that builds on another row and on other tasks, and joint training against full fine-tuning."""
     bases = {}
@@ -187,7 +186,7 @@ class Proof:
         return f"backbone {self.backbone[:12]}{adapters}"
 
 
-@once
+@cache
 def changes(runs: StudyRuns) -> list[Change]:
     """How sequential fine-tuning changed the score on an earlier task, answered with that task's head."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
@@ -196,7 +195,7 @@ def changes(runs: StudyRuns) -> list[Change]:
     return [replace(change, comparison=verdicts.get(change)) for change in measured]
 
 
-@once
+@cache
 def proofs(runs: StudyRuns) -> list[Proof]:
     """Adapter and fusion rows that provably forget nothing.
 

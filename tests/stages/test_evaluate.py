@@ -12,7 +12,7 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
-from pipeline.stats.by_class import ClassScore
+from pipeline.stats.metrics import ClassScore
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract

@@ -23,10 +23,9 @@ from pipeline.reporting.figures.drawing import (
     short_number,
 )
 from pipeline.reporting.opponents import leading_duels, leading_fusion
-from pipeline.reporting.report import MOST_NAMED, Figure, capital, points, where_text
+from pipeline.reporting.report import MARKS, MOST_NAMED, Figure, capital, points, where_text
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import epoch_scores, low_resource, main_comparisons, which_compared
-from pipeline.reporting.tables import MARKS
 from pipeline.reporting.transfer import changes, contrasts
 from pipeline.stats.paired import Comparison
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from pipeline.data.tasks.extra import Extra, parse_extra
 from pipeline.records.studies import Line
-from pipeline.reporting.cells import difference_cell, scores_cell
 from pipeline.reporting.published.values import (
     KEPT,
     PARAMETERS,
@@ -21,7 +20,7 @@ from pipeline.reporting.published.values import (
     settings_of,
     statistic_of,
 )
-from pipeline.reporting.report import MISSING, Cell, Table, count, number
+from pipeline.reporting.report import MISSING, Cell, Table, count, difference_cell, number, scores_cell
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.scores import epoch_scores
 from pipeline.settings.kinds import KINDS

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.tables import write_table
-from pipeline.reporting import figures
+from pipeline.reporting import build
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.fusion_gain import fusion_gain_table
@@ -70,15 +70,15 @@ def test_every_table_and_figure_of_a_whole_study_is_there(report: Report, folder
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that read texts and tables alone: drawing takes most of a report's time."""
-    monkeypatch.setattr(figures, "FIGURES", ())
+    monkeypatch.setattr(build, "FIGURES", ())
 
 
-ONE_OF_EACH_KIND = (figures.forest, figures.pareto, figures.learning_curves, figures.forgetting_map, figures.scatters)
+ONE_OF_EACH_KIND = (build.forest, build.pareto, build.learning_curves, build.forgetting_map, build.scatters)
 """Intervals, labelled points, lines, a heat map, and density."""
 
 
 def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "FIGURES", ONE_OF_EACH_KIND)
+    monkeypatch.setattr(build, "FIGURES", ONE_OF_EACH_KIND)
     folder = own.reports / own.study.name
     folder.mkdir()
     (folder / "study.json").write_text(own.result.model_dump_json())
@@ -509,7 +509,7 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: p
     def write_numbers(drawing: Drawing, folder: Path) -> None:
         write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")
 
-    monkeypatch.setattr(figures, "write", write_numbers)
+    monkeypatch.setattr(build, "write", write_numbers)
     reports = {}
     for scoring in ("dev", "half"):
         study = whole_study(tmp_path / scoring, scoring=scoring)

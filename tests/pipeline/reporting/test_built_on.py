@@ -6,10 +6,9 @@ import pandas as pd
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.build import build_report
+from pipeline.reporting.build import build_report, markdown
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.tables import markdown
 from pipeline.reporting.transfer import built_on_table
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of

@@ -2,8 +2,16 @@
 
 import pytest
 
-from pipeline.reporting.cells import count_cell, difference_cell, judge, judged, scores_cell, share_cell, text_cell
-from pipeline.reporting.report import Cell
+from pipeline.reporting.report import (
+    Cell,
+    count_cell,
+    difference_cell,
+    judge,
+    judged,
+    scores_cell,
+    share_cell,
+    text_cell,
+)
 from pipeline.stats.paired import Comparison, Difference
 
 BETTER = Comparison(0.02, 0.01, (0.01, 0.03), seeds=2)

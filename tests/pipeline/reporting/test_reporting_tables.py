@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.reporting.build import latex, markdown, marked, write_tables
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.tables import latex, markdown, marked, write_tables
 
 TEX_SPECIAL = r"a&b %c $d #e _f {g} ~h ^i \j"
 

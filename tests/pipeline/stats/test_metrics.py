@@ -7,9 +7,17 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score
 
-from pipeline.stats.by_class import class_scores, largest_class
 from pipeline.stats.metrics import METRICS as MEASURES
-from pipeline.stats.metrics import Metric, best_threshold, load_metric, overall, pearson, score
+from pipeline.stats.metrics import (
+    Metric,
+    best_threshold,
+    class_scores,
+    largest_class,
+    load_metric,
+    overall,
+    pearson,
+    score,
+)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -5,20 +5,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from pipeline.reporting import figures
+from pipeline.reporting import build
 
-_FIGURES = figures.FIGURES
+_FIGURES = build.FIGURES
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figures, "FIGURES", ())
+        patched.setattr(build, "FIGURES", ())
         yield
 
 
 @contextmanager
 def with_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figures, "FIGURES", _FIGURES)
+        patched.setattr(build, "FIGURES", _FIGURES)
         yield

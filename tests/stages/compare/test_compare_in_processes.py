@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.reporting import figures
+from pipeline.reporting import build
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.sections import ExecutorName, Resources
@@ -63,7 +63,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def without_figures() -> None:
-    figures.FIGURES = ()
+    build.FIGURES = ()
 
 
 def workers(process: Forked) -> list[psutil.Process]:
