@@ -13,50 +13,30 @@ from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.effort import choices_table, cost_table, settings_table, stored
+from pipeline.reporting import effort, fusion_gain, notes, opponents, scores, transfer
+from pipeline.reporting.figures import models as model_figures
+from pipeline.reporting.figures import scores as score_figures
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
-from pipeline.reporting.figures.models import attention_maps, confusions, fusion_attention, scatters
-from pipeline.reporting.figures.scores import (
-    contrast_map,
-    forest,
-    forgetting_map,
-    learning_curves,
-    low_resource_curves,
-    pareto,
-)
-from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
-from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
-from pipeline.reporting.opponents import opponents_sentences, opponents_table
-from pipeline.reporting.published.tables import published_tables
+from pipeline.reporting.published import tables as published
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
-from pipeline.reporting.scores import (
-    cost_sentences,
-    epoch_table,
-    low_resource_sentences,
-    low_resource_table,
-    main_sentences,
-    main_table,
-    main_verdict,
-)
-from pipeline.reporting.transfer import built_on_table, cross_task_table, forgetting_sentences, forgetting_table
 from pipeline.system.atomic import new_folder, write_text
 from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import printable
 
 TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
-    main_table,
-    choices_table,
-    opponents_table,
-    cost_table,
-    low_resource_table,
-    fusion_gain_table,
-    built_on_table,
-    forgetting_table,
-    cross_task_table,
-    published_tables,
-    settings_table,
-    epoch_table,
+    scores.main_table,
+    effort.choices_table,
+    opponents.opponents_table,
+    effort.cost_table,
+    scores.low_resource_table,
+    fusion_gain.fusion_gain_table,
+    transfer.built_on_table,
+    transfer.forgetting_table,
+    transfer.cross_task_table,
+    published.published_tables,
+    effort.settings_table,
+    scores.epoch_table,
 )
 """In the order of the report. A function returns None, or no table, if the study has nothing to show there."""
 
@@ -66,28 +46,28 @@ _TABLE = "published-table-"
 """Name prefix of the published tables; their notes are the same."""
 
 FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
-    forest,
-    pareto,
-    low_resource_curves,
-    contrast_map,
-    forgetting_map,
-    learning_curves,
-    attention_maps,
-    confusions,
-    scatters,
-    fusion_attention,
+    score_figures.forest,
+    score_figures.pareto,
+    score_figures.low_resource_curves,
+    score_figures.contrast_map,
+    score_figures.forgetting_map,
+    score_figures.learning_curves,
+    model_figures.attention_maps,
+    model_figures.confusions,
+    model_figures.scatters,
+    model_figures.fusion_attention,
 )
 """In the order of the report; one yields nothing where the study has no numbers for it."""
 
-VERDICT = (opponents_sentences, main_verdict, cost_sentences)
+VERDICT = (opponents.opponents_sentences, scores.main_verdict, scores.cost_sentences)
 """Functions that yield at most one sentence."""
 
 SENTENCES = (
-    main_sentences,
-    low_resource_sentences,
-    fusion_sentences,
-    forgetting_sentences,
-    failure_sentences,
+    scores.main_sentences,
+    scores.low_resource_sentences,
+    fusion_gain.fusion_sentences,
+    transfer.forgetting_sentences,
+    notes.failure_sentences,
 )
 
 
@@ -105,7 +85,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
             made.append(computed)
         elif computed is not None:
             made += computed
-    scoring = scoring_text(runs)
+    scoring = notes.scoring_text(runs)
     tables = tuple(
         replace(table, notes=(scoring, *table.notes))
         if table.name in _SCORED or table.name.startswith(_TABLE)
@@ -123,8 +103,8 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
         tables=tables,
         figures=write_figures(runs, folder / "figures"),
-        notes=tuple(notes(runs)),
-        missing=tuple(missing(runs)),
+        notes=tuple(notes.notes(runs)),
+        missing=tuple(notes.missing(runs)),
         results=results_table(runs),
         records=records,
         curves={run: runs.curve(run) for run in records},
@@ -201,7 +181,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "run": [scored.record.run for scored in group],
             # Int64 keeps whole numbers whole next to empty fields.
             "train_rows": pd.array([runs.train_rows(scored) or None for scored in group], "Int64"),
-            "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
+            "stored_parameters": pd.array([effort.stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
             "trials": [runs.study.trials_on_target(scored.entry.line.row) for scored in group],
             "precision": [scored.record.recipe.precision for scored in group],

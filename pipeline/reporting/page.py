@@ -148,33 +148,24 @@ def write_page(report: Report, folder: Path) -> None:
 
 
 def sort_key(cell: Cell) -> dict[str, str]:
-    """The attribute that a sorted table orders a cell by, if the cell's text is not enough."""
-    key, shown = _key(cell), _key(Cell(cell.text))
-    if key == shown and not (cell.verdict or cell.best):  # the browser sees their marks in the text
-        return {}
-    if key is None:
-        return {"data-text": ""}
-    return {"data-text": key} if isinstance(key, str) else {"data-number": f"{key:.7g}"}
+    """The attribute that a sorted table orders a cell by; none if the cell's text is enough."""
+    if cell.sort is None:
+        return {"data-text": cell.text} if cell.verdict or cell.best else {}  # the browser sees their marks in the text
+    if isinstance(cell.sort, str):
+        return {"data-text": cell.sort}
+    return {"data-number": f"{cell.sort:.7g}"} if math.isfinite(cell.sort) else {"data-text": ""}
 
 
-def _key(cell: Cell) -> float | str | None:
-    if not isinstance(cell.sort, str):
-        try:
-            number = float(cell.text.replace(",", "").replace("−", "-") if cell.sort is None else cell.sort)
-        except ValueError:
-            number = math.nan
-        if math.isfinite(number):
-            return number
-        if cell.sort is not None:
-            return None
-    text = (cell.sort if isinstance(cell.sort, str) else cell.text).strip()
-    return None if text in _EMPTY else text
+def _is_text(cell: Cell) -> bool:
+    if cell.sort is not None:
+        return isinstance(cell.sort, str)
+    return cell.text not in _EMPTY and re.fullmatch(r"[-−]?[\d,.]+(e-?\d+)?", cell.text) is None
 
 
 def numeric_columns(table: Table) -> list[bool]:
     """For every column, whether it holds only numbers and gaps, and so is set flush right."""
     columns = range(len(table.columns))
-    return [column > 0 and not any(isinstance(_key(row[column]), str) for row in table.rows) for column in columns]
+    return [column > 0 and not any(_is_text(row[column]) for row in table.rows) for column in columns]
 
 
 def marked_columns(table: Table) -> list[bool]:

@@ -14,6 +14,8 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -176,26 +178,26 @@ class Recipe(RecipePart):
     def _compose(cls, values: Any) -> Any:
         return layered(values) if isinstance(values, Mapping) else values
 
+    @field_validator("head")
+    @classmethod
+    def _fits_the_encoding(cls, head: HeadKind | None, info: ValidationInfo) -> HeadKind | None:
+        check_pairing(info.data.get("encoding"), head)
+        return head
+
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
         """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
-        recipe, problems = cls._validated(values)
-        raise_all(where, problems)
-        assert recipe is not None
-        return recipe
+        raise_all(where, cls.problems(values))
+        return cls.model_validate(values)
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
         """Every mistake in ``values``, each with its key."""
-        return cls._validated(values)[1]
-
-    @classmethod
-    def _validated(cls, values: Mapping[str, Any]) -> tuple[Self | None, list[str]]:
-        problems = pairing_problems(values.get("encoding"), values.get("head"))
         try:
-            return cls.model_validate(values), problems
+            cls.model_validate(values)
         except ValidationError as error:
-            return None, [*map(_with_flat_key, validation_problems(error)), *problems]
+            return [*map(_with_flat_key, validation_problems(error))]
+        return []
 
     @property
     def is_solved(self) -> bool:
@@ -326,11 +328,10 @@ class Recipe(RecipePart):
         return -(-rows // self.batch_size)
 
 
-def pairing_problems(encoding: Any, head: Any) -> list[str]:
-    """Mistakes in combining a head with an encoding of inputs; either may be unknown."""
-    if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
-        return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
-    return []
+def check_pairing(encoding: Encoding | None, head: HeadKind | None) -> None:
+    """Raise a ValueError if a head does not fit an encoding of inputs; either may be unknown."""
+    if encoding == "cross" and head in PAIR_HEADS:
+        raise ValueError(f"'{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')")
 
 
 PARTS: dict[str, type[RecipePart]] = {

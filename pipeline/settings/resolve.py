@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
 from pipeline.settings.fields import check_layers
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FormSettings
-from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
+from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, check_pairing
 from pipeline.system.errors import PipelineError
 
 # Starting points, not the result of a sweep. Published rates on BERT-base: 1e-4..1e-3 for Houlsby adapters, 5e-5 for
@@ -96,8 +96,10 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
                 f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
                 " use --head linear or mlp"
             )
-    if problems := pairing_problems(encoding, head):
-        raise PipelineError(f"recipe for {task.name}: 1 problem\n  {problems[0]}")
+    try:
+        check_pairing(encoding, head)
+    except ValueError as error:
+        raise PipelineError(f"recipe for {task.name}: head: {error}") from None
     if recipe.is_solved and (head == "cosine" or head.endswith("mlp")):
         raise PipelineError(f"head '{head}': a probe solves one linear layer: leave the head of '{task.name}' out")
     if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:

@@ -137,72 +137,43 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    """What the run cannot start from or take in, and sizes that are beyond the backbone's width."""
-    recipe = run.recipe
-    if recipe.adds_adapters and (misfit := METHODS[recipe.adapter.kind].misfit(recipe, run.backbone.hidden_size)):
+    """Sizes that are beyond the backbone's width, and why the run cannot take what its kind takes from other runs."""
+    recipe, width, takes = run.recipe, run.backbone.hidden_size, KINDS[job.kind].takes
+    if recipe.adds_adapters and (misfit := METHODS[recipe.adapter.kind].misfit(recipe, width)):
         yield misfit
-    if takes := KINDS[job.kind].takes:
-        yield from _MISFITS[takes](job, run)
+    if takes == "fusion" and (misfit := FORMS[recipe.fusion.form].misfit(recipe, width)):
+        yield misfit
+    sources = {need: _trained_by(need, run.workspace) for need in job.needs}
+    for need, (task, source) in sources.items():
+        match takes:
+            case "head" if not same_head(source, recipe):
+                yield (
+                    f"it cannot start with the head of row {need.row}: give both the same head, encoding and pooling,"
+                    " and no second_encoder"
+                )
+            case "weights":
+                if why := why_not_continued(source, (part.recipe for part in run.parts.values())):
+                    yield f"the model of {task.name} (row {need.row}) {why}"
+            case "adapter" | "fusion":
+                if why := _why_not_taken(source, task, job, run):
+                    yield f"the adapter of {task.name} (row {need.row}) {why}"
+    if takes == "fusion":
+        dropped_layers(recipe, {task.name: source for task, source in sources.values()})  # raises where they differ
 
 
-def _head_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    for probe in job.needs:
-        _, head = _trained_by(probe, run.workspace)
-        if not same_head(head, run.recipe):
-            yield (
-                f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
-                " no second_encoder"
-            )
-
-
-def _start_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    for need in job.needs:
-        task, source = _trained_by(need, run.workspace)
-        if why := why_not_continued(source, (part.recipe for part in run.parts.values())):
-            yield f"the model of {task.name} (row {need.row}) {why}"
-
-
-def _adapter_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    for need in job.needs:
-        task, source = _trained_by(need, run.workspace)
-        if why := _why_not_taken_on(source, task, job, run.recipe):
-            yield f"the adapter of {task.name} (row {need.row}) {why}"
-
-
-def _why_not_taken_on(source: Recipe, task: Task, job: Job, recipe: Recipe) -> str | None:
-    """Why the job cannot start from the adapter of ``task`` that ``source`` makes, or merge it; None if it can."""
-    if why := why_not_started_from(source, task.is_pair, recipe):
+def _why_not_taken(source: Recipe, task: Task, job: Job, run: TrainingRun) -> str | None:
+    """Why the job cannot fuse, merge or start from the adapter of ``task`` that ``source`` makes; None if it can."""
+    recipe, kind = run.recipe, KINDS[job.kind]
+    if kind.takes == "fusion":
+        encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
+        return why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)
+    if (why := why_not_started_from(source, task.is_pair, recipe)) or not kind.combines:
         return why
-    if not KINDS[job.kind].combines:
-        return None
     if source.adapter.drop_layers != recipe.adapter.drop_layers:
         return "leaves out other layers (--drop-layers)"
     if task.name == job.task and not same_head(source, recipe):
         return "has another head, encoding or pooling"
     return None
-
-
-def _fusion_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    recipe = run.recipe
-    if misfit := FORMS[recipe.fusion.form].misfit(recipe, run.backbone.hidden_size):
-        yield misfit
-    encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
-    adapters = {}
-    for need in job.needs:
-        task, source = _trained_by(need, run.workspace)
-        adapters[task.name] = source
-        if why := why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind):
-            yield f"the adapter of {task.name} (row {need.row}) {why}"
-    dropped_layers(recipe, adapters)  # raises where they leave out different layers
-
-
-_MISFITS = {
-    "head": _head_misfits,
-    "weights": _start_misfits,
-    "adapter": _adapter_misfits,
-    "fusion": _fusion_misfits,
-}
-"""Why a run cannot take what its kind takes from the runs it builds on."""
 
 
 def _trained_by(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,22 +132,8 @@ def write(drawing: Drawing, folder: Path) -> None:
 
 
 def _for_the_page(svg: str) -> str:
-    """Without what nobody sees, and with ink that follows the page; texts stay as they are."""
-    svg = re.sub(r"<[^<>]*>", lambda tag: _short(tag[0]), printable(svg))
+    """With ink that follows the page, coordinates to a hundredth of a point, and no breaks between tags."""
+    svg = printable(svg).replace(INK, "currentColor")
+    svg = re.sub(r"<[^<>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r">\s*\n\s*<", "><", svg)
-    # A style that stands on many elements stands once, under a name.
-    styles = [style for style, n in Counter(re.findall(r'<[^<>]* style="([^"]*)"', svg)).items() if n > 1]
-    names = {style: f"s{number}" for number, style in enumerate(styles)}
-    svg = re.sub(
-        r'(<[^<>]*) style="([^"]*)"',
-        lambda tag: f'{tag[1]} class="{names[tag[2]]}"' if tag[2] in names else tag[0],
-        svg,
-    )
-    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
-    return svg.replace('<style type="text/css">', f'<style type="text/css">{_STYLE}{rules}', 1)
-
-
-def _short(tag: str) -> str:
-    """A tag with coordinates to a hundredth of a point."""
-    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag.replace(INK, "currentColor"))
-    return " ".join(re.sub(r' id="[a-zA-Z.]+(?:2d)?_\d+"', "", tag).split())
+    return svg.replace('<style type="text/css">', f'<style type="text/css">{_STYLE}', 1)

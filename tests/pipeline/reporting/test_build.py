@@ -14,6 +14,8 @@ from pipeline.data.tables import write_table
 from pipeline.reporting import build
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.figures.models import scatters
+from pipeline.reporting.figures.scores import forest, forgetting_map, learning_curves, pareto
 from pipeline.reporting.fusion_gain import fusion_gain_table
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published.values import published_mistakes, published_values
@@ -73,7 +75,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "FIGURES", ())
 
 
-ONE_OF_EACH_KIND = (build.forest, build.pareto, build.learning_curves, build.forgetting_map, build.scatters)
+ONE_OF_EACH_KIND = (forest, pareto, learning_curves, forgetting_map, scatters)
 """Intervals, labelled points, lines, a heat map, and density."""
 
 
