@@ -11,19 +11,6 @@ from pipeline.settings.recipe import Trainable, layered, table
 if TYPE_CHECKING:
     from pipeline.settings.rows import Row
 
-SOME_KEYS: dict[str, str] = {
-    "order": "only sequential fine-tuning goes through tasks in turn",
-    "through": "only sequential fine-tuning or an adapter goes through tasks in turn",
-    "own": "only a fusion reads an adapter of its target",
-    "variant_of": "only a fusion has variants",
-    "after": "only joint training (multitask) can start after other tasks",
-    "members": "only an ensemble has members: of names one row",
-    "most": "only an ensemble has members",
-    "experts": "only a merged adapter, a fusion or an ensemble takes several runs of a row",
-    "rule": "only an ensemble joins predictions",
-}
-"""The keys of a row that only some kinds have, and the reason."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
@@ -33,7 +20,7 @@ class Kind:
     trains: tuple[Trainable, ...]
     """What its rows may train; the first is the default."""
     keys: tuple[str, ...] = ()
-    """Its keys among :data:`SOME_KEYS`."""
+    """The keys that its rows have and those of most other kinds lack."""
     takes: Literal["head", "weights", "adapter", "fusion"] | None = None
     """What a run takes from the runs it builds on: a head; all weights; adapters, to start from one or to merge them;
     or adapters to fuse."""
@@ -170,3 +157,6 @@ KINDS: Mapping[str, Kind] = {
     ),
     "ensemble": Kind(title="ensemble", trains=("full",), keys=("members", "most", "rule", "experts"), is_ensemble=True),
 }
+
+SOME_KEYS = tuple(dict.fromkeys(key for kind in KINDS.values() for key in kind.keys))
+"""The keys of a row that only some kinds have."""

@@ -65,11 +65,8 @@ def read_study(
         changes["scoring"] = {**values["scoring"], "rows": changes["scoring"]}
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
-    if {"targets", "sources"} & {*changes} and "description" in values:  # it describes other tasks
-        tasks = {key: ", ".join(map(str, _listed(changes.get(key, values.get(key))))) for key in ("targets", "sources")}
-        values["description"] = f"On {tasks['targets']}" + (
-            f", with sources {tasks['sources']}" if tasks["sources"] else ""
-        )
+    if {"targets", "sources"} & {*changes}:
+        values.pop("description", None)  # it describes other tasks
     where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped study is not a file of the user's
     flags = [f"--{'no-' * (value is False)}{key.replace('_', '-')}" for key, value in overrides.items()]
     given = ", ".join([*flags, *(["training options"] if recipe else [])])
@@ -294,9 +291,10 @@ def _mistakes(study: Study, grids: Collection[str]) -> Iterator[str]:
 def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
     """Keys that do not fit the method, each other, or the ``rows`` that this row is built on."""
     kind, method = row.kind, row.method
-    for key, why in SOME_KEYS.items():
+    for key in SOME_KEYS:
         if key not in kind.keys and getattr(row, key) != Row.model_fields[key].default:
-            yield f"{key}: {why}, not {method}"
+            having = " or ".join(name for name, other in KINDS.items() if key in other.keys)
+            yield f"{'of (a list)' if key == 'members' else key}: only a row of {having} has it, not one of {method}"
     for key, before in (("order", row.order), ("through", row.through)):
         if before is not None and row.sources is not None:
             yield f"sources: {key} already names the tasks before each target: leave sources out"

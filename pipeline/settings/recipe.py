@@ -187,8 +187,11 @@ class Recipe(RecipePart):
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
         """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
-        raise_all(where, cls.problems(values))
-        return cls.model_validate(values)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise_all(where, _problems(error))
+            raise
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
@@ -196,7 +199,7 @@ class Recipe(RecipePart):
         try:
             cls.model_validate(values)
         except ValidationError as error:
-            return [*map(_with_flat_key, validation_problems(error))]
+            return _problems(error)
         return []
 
     @property
@@ -382,6 +385,8 @@ def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return kept
 
 
-def _with_flat_key(problem: str) -> str:
-    key, colon, rest = problem.partition(":")
-    return {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}.get(key, key) + colon + rest
+def _problems(error: ValidationError) -> list[str]:
+    """The mistakes in a recipe, each with its flat key."""
+    flat = {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}
+    told = (problem.partition(":") for problem in validation_problems(error))
+    return [flat.get(key, key) + colon + rest for key, colon, rest in told]
