@@ -321,32 +321,33 @@ def difference_cell(
     return judged(Cell(points(difference), difference, used, detail=detail), comparison, against)
 
 
-def score_cells(
-    runs: StudyRuns,
-    place: Place,
-    targets: Sequence[str],
-    planned: Mapping[str, int],
-    mean: float | None,
-    verdicts: Verdicts,
-) -> dict[str, Cell]:
-    """Scores of a place on the targets, first their mean if there are several; notes runs missing from ``planned``."""
+def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts: Verdicts) -> dict[str, Cell]:
+    """Scores of a place on the targets, first their mean if there are several; notes runs that are missing."""
     line, rows = place
-    cells, against = {}, runs.title(runs.reference)
+    cells, against = dict[str, Cell](), runs.title(runs.reference)
+    there = whole = 0
     for target in targets:
-        group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
-        details = [comparison_text(comparison, against)] if comparison else []
-        if planned[target] > 1:
-            details.append(f"{len(group)} of {planned[target]} runs")
-        for entry in runs.entries(line, target, rows):
+        group, entries = runs.cell(line, target, rows), runs.entries(line, target, rows)
+        there, whole = there + len(group), whole + len(entries)
+        details = [f"{len(group)} of {len(entries)} runs"] if len(entries) > 1 else []
+        for entry in entries:
             if entry.error is not None:
                 source = "" if entry.line == line else f"{entry.method} "
                 details.append(f"{source}seed {entry.seed} failed: {entry.error}")
-        values, verdict = [scored.value for scored in group], comparison.verdict if comparison else None
-        text = score_text(values, planned[target])
-        cells[runs.column(target)] = Cell(text, mean_of(values), runs_of(group), verdict, "; ".join(details))
+        values, comparison = [scored.value for scored in group], verdicts.get((place, target))
+        if comparison is not None:
+            details.insert(0, comparison_text(comparison, against))
+        cells[runs.column(target)] = Cell(
+            score_text(values, len(entries)),
+            mean_of(values),
+            runs_of(group),
+            comparison.verdict if comparison else None,
+            "; ".join(details),
+        )
     if len(targets) > 1:
+        means = [cell.sort for cell in cells.values() if isinstance(cell.sort, float)]
+        mean = statistics.mean(means) if len(means) == len(targets) else None
         used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
-        there, whole = sum(len(runs.cell(line, t, rows)) for t in targets), sum(planned[t] for t in targets)
         fewer = f" ({there} of {whole} runs)" if mean is not None and there < whole else ""
         cell = Cell(f"{number(mean)}{fewer}", mean, tuple(used))
         cells = {"mean": judged(cell, verdicts.get((place, None)), against), **cells}

@@ -66,13 +66,10 @@ def main_table(runs: StudyRuns) -> Table | None:
 def _main_row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     targets, group = runs.study.targets, runs.all(line)
     records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
-    mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
-    scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
-    if len(scores) == len(targets):
-        mean, rescaled = overall(scores, runs.metrics)
-    planned = {target: len(runs.entries(line, target)) for target in targets}
-    cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
+    cells = score_cells(runs, (line, None), targets, main_verdicts(runs))
     if len(targets) > 1:
+        scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
+        rescaled = overall(scores, runs.metrics)[1] if len(scores) == len(targets) else None  # r as (r+1)/2
         cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)
     return {
         "method": line_cell(runs, line),
@@ -254,9 +251,7 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
 
 
 def _curve_row(runs: StudyRuns, curve: LowResource, row: str, point: int | None) -> dict[str, Cell]:
-    planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
-    mean = curve.mean(row, curve.targets, point)
-    cells = score_cells(runs, (row, point), curve.targets, planned, mean, curve.verdicts)
+    cells = score_cells(runs, (row, point), curve.targets, curve.verdicts)
     return {"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells}
 
 
