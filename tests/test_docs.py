@@ -28,8 +28,7 @@ from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.rows import Row
-from pipeline.settings.sections import Curve, Published, Resources, ScoredRows
-from pipeline.settings.study import Study
+from pipeline.settings.study import Curve, Published, Resources, ScoredRows, Study
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES
 

@@ -21,7 +21,7 @@ from pipeline.cli.options import (
 from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.records.studies import StudyResult
 from pipeline.settings.parse_study import study_names
-from pipeline.settings.sections import ExecutorName, ScoredOn
+from pipeline.settings.study import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce, notice, print_error

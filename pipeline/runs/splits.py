@@ -11,7 +11,7 @@ from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
-from pipeline.settings.sections import ScoredOn, ScoredRows
+from pipeline.settings.study import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError
 from pipeline.system.memo import Memo
 from pipeline.system.streams import announce, notice

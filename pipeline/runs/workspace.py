@@ -18,7 +18,7 @@ from pipeline.runs.splits import Splits
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from pipeline.system.memo import Memo
 from pipeline.system.streams import announce, notice
 from pipeline.training.devices import resolve_precision

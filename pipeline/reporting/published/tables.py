@@ -26,7 +26,7 @@ from pipeline.reporting.scores import epoch_scores
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
-from pipeline.settings.sections import Published
+from pipeline.settings.study import Published
 from pipeline.stats.metrics import overall
 from pipeline.system.backbone_name import backbone_text
 

@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.settings.sections import Published
-from pipeline.settings.study import Study
+from pipeline.settings.study import Published, Study
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
 

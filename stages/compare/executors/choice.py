@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pipeline.settings.sections import ExecutorName, Resources
+from pipeline.settings.study import ExecutorName, Resources
 from pipeline.system.errors import PipelineError
 from stages.compare.executors.pool import Executor
 from stages.compare.executors.processes import check_jobs, processes

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
 from pipeline.training.memory import host_gb_for_each

@@ -16,7 +16,7 @@ from typing import Any
 import submitit
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from pipeline.system.atomic import make_folder
 from pipeline.system.errors import PipelineError
 from pipeline.training.progress import console

@@ -24,7 +24,7 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import low_resource_sentences
 from pipeline.settings.parse_study import study_names
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import Published
+from pipeline.settings.study import Published
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from stages.report import report as report_again

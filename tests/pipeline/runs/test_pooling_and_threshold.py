@@ -20,7 +20,7 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import METRICS, best_threshold
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator

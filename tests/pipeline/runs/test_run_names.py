@@ -20,7 +20,7 @@ from pipeline.records.store import Artifact
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from tests.pipeline.records.artifacts import manifest
 from tests.pipeline.records.test_ledger import record
 from tests.runs import joint_run, single_run

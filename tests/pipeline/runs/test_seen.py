@@ -17,7 +17,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SEEN
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.ensemble import ensemble
 from stages.evaluate import Evaluation, evaluate

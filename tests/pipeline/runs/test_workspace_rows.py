@@ -11,7 +11,7 @@ from pipeline.data.canonical import fingerprint
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
 from tests.nano import write_tasks
 

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.settings.rows import Row
-from pipeline.settings.sections import Curve, Resources, ScoredRows
-from pipeline.settings.study import Study
+from pipeline.settings.study import Curve, Resources, ScoredRows, Study
 from pipeline.system.errors import PipelineError
 
 MODELS: list[type[BaseModel]] = [Study, Row, Curve, ScoredRows, Resources, Recipe, *PARTS.values()]

@@ -17,7 +17,7 @@ import pytest
 from pipeline.reporting import build
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
-from pipeline.settings.sections import ExecutorName, Resources
+from pipeline.settings.study import ExecutorName, Resources
 from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
 from stages.compare.executors.choice import executor_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from pipeline.system.errors import PipelineError
 from tests.ray_cluster import TwoNodes, two_nodes
 from tests.runs import final_numbers

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from stages.compare.compare import compare
 
 pytest.importorskip("submitit", reason="submitit is not installed")

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed")
 
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from stages.compare.executors.on_ray import _Ray
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("submitit", reason="submitit is not installed")
 
 from submitit.core.utils import FailedJobError
 
-from pipeline.settings.sections import Resources
+from pipeline.settings.study import Resources
 from pipeline.system.errors import PipelineError
 from stages.compare.executors.on_slurm import slurm_jobs, slurm_parameters
 from stages.compare.executors.pool import Outcome
