@@ -85,12 +85,15 @@ def compare(
     study, wanted, jobs = _prepare(study, workspace, keep_weights)
     progress = Progress(jobs, Estimate(jobs.workspace))
     progress.begin(study.name)
-    if executor is None or not jobs.missing:
-        train(jobs, progress)
-    else:
-        with executor() as pool:
-            train_in(pool, jobs, progress)
-    jobs.look_again()
+    for _ in range(2):  # again, what was built on models that came out otherwise when they were made again
+        if not jobs.missing:
+            break
+        if executor is None:
+            train(jobs, progress)
+        else:
+            with executor() as pool:
+                train_in(pool, jobs, progress)
+        jobs.look_again()
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, wanted, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)

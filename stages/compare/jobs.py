@@ -165,10 +165,10 @@ class Jobs(Known):
         return own + [trial for need in job.needs for trial in self.source_trials(need)]
 
     def look_again(self) -> None:
-        """Take from the ledger what failed here: another command has finished it since, or it only lost its model."""
+        """Look everything up again: what failed here may have been finished by another command, or have lost only its
+        model; and what was built on a model that came out otherwise when it was made again is now missing."""
         failed = {job: error for job, error in self.outcomes.items() if isinstance(error, PipelineError)}
-        for job in failed:
-            del self.outcomes[job]
+        self.outcomes = {}
         self.outcomes = {**failed, **on_main_process(partial(self._look_up, again=True))}
 
     def _look_up(self, again: bool = False) -> dict[Job, RunRecord | PipelineError]:
