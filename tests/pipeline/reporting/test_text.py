@@ -2,8 +2,7 @@
 
 import re
 
-from pipeline.reporting.build import TABLES
-from pipeline.reporting.figures import FIGURES
+from pipeline.reporting.build import FIGURES, TABLES
 from pipeline.reporting.report import TEXTS, paragraphs
 
 
