@@ -1,9 +1,9 @@
 """Row: a line of the comparison."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipeline.settings.fields import Grid, RowName, TaskName, Whole, no_repeats, points
 from pipeline.settings.kinds import KINDS, Kind
@@ -96,6 +96,14 @@ class Row(BaseModel):
         if isinstance(values, Mapping) and isinstance(values.get("of"), list | tuple) and "members" not in values:
             return {**{key: value for key, value in values.items() if key != "of"}, "members": values["of"]}
         return values
+
+    @field_validator("published", mode="wrap")
+    @classmethod
+    def _check_published(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError("write a name, a list of names, or a table with a name for each source") from None
 
     @property
     def kind(self) -> Kind:

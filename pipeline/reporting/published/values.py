@@ -126,7 +126,8 @@ def published_values(source: Published) -> list[Value]:
     there, places = tables(), [(source.report, table, source.split) for table in source.tables]
     if missing := [place for place in places if place not in there]:
         known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in there))
-        raise PipelineError(f"published: no table {missing[0]}: there are {known}")
+        wanted = "'{1}' ({2}) of '{0}'".format(*missing[0])
+        raise PipelineError(f"published: no table {wanted}: there are {known}")
     return [value for place in places for value in there[place]]
 
 

@@ -455,7 +455,7 @@ def test_every_shipped_study_names_what_its_published_table_has(whole: Synthetic
         ({"table": "Table 99"}, ["published: no table 'Table 99' (dev) of 'Xu'"]),
         (
             {"tasks": {"sst": "sst", "f1": "sts"}},
-            ["published.tasks: no column 'f1' in Xu, Table 1 (dev): there are"],
+            ["published: no column 'f1' in Xu, Table 1 (dev): there are"],
         ),
         ({"split": "test", "table": "Table 2"}, ["published: no row 'full FT, mean' in Xu, Table 2 (test)"] * 5),
     ],
