@@ -8,6 +8,7 @@ from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.plan import Job, Part
+from stages.compare.progress import Duration, Estimate
 
 
 def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:

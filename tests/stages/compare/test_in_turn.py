@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
-from pipeline.reporting.transfer import changes
 from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.transfer import changes, proofs
+from pipeline.reporting.transfer import changes
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
