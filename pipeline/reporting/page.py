@@ -158,7 +158,7 @@ def sort_key(cell: Cell) -> dict[str, str]:
 
 def _is_text(cell: Cell) -> bool:
     if cell.sort is not None:
-        return isinstance(cell.sort, str)
+        return isinstance(cell.sort, str) and cell.sort not in _EMPTY
     return cell.text not in _EMPTY and re.fullmatch(r"[-−]?[\d,.]+(e-?\d+)?", cell.text) is None
 
 
