@@ -11,7 +11,7 @@ from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
 from pipeline.data.overlap import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.tables import read_table
-from pipeline.data.tasks import Split, Task, find_task, is_name, own_files
+from pipeline.data.tasks import Split, Task, UnknownTaskError, find_task, own_files
 from pipeline.data.texts import name_among
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
@@ -31,14 +31,15 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
     """
     # Not resolved: a link's own name is the task's.
     folder = Path(os.path.normpath(folder.absolute()))
-    if not is_name(folder.name):
-        raise PipelineError(
-            f"{folder}: not the folder of a task: its name must have only a-z, 0-9, _ and -, a letter first"
-        )
     if not (folder / "task.toml").exists() and (inside := own_files(folder)):
         listed = ", ".join(str(file.parent) for file in inside)
         raise PipelineError(f"{folder}: a folder of tasks: check each by itself: {listed}")
-    task = _task(folder)
+    try:
+        task = find_task(folder.name, folder.parent)
+    except UnknownTaskError as error:
+        raise PipelineError(
+            f"{folder}: no task.toml: make one with tasks new, or write it as docs/data.md says"
+        ) from error
     splits, unlabelled = _load(task, folder)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
     lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
@@ -53,17 +54,6 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
                 raise
             lines.append(f"tokens not counted: {error}")
     return "\n".join(map(one_line, lines))
-
-
-def _task(folder: Path) -> Task:
-    """The task of the folder's own file, else the built-in one of its name."""
-    try:
-        return find_task(folder.name, folder.parent)
-    except PipelineError as error:
-        if (folder / "task.toml").exists():
-            raise
-        remedy = "make one with tasks new, or write it as docs/data.md says"
-        raise PipelineError(f"{folder}: no task.toml, and no built-in task '{folder.name}': {remedy}") from error
 
 
 def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]:

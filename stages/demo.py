@@ -13,7 +13,7 @@ from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.system.atomic import clear_leftovers, is_staging, make_folder, new_folder, write_json
+from pipeline.system.atomic import make_folder, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_json
 from pipeline.training.devices import make_accelerator
@@ -86,14 +86,11 @@ def _claim(folder: Path, seed: int) -> None:
     """
     check_seed(seed)
     file = make_folder(folder) / _SEED_FILE
-    clear_leftovers(folder, _SEED_FILE)  # of a demo that was killed here
-    with writing(folder):
-        is_new = all(map(is_staging, folder.iterdir()))
-    if is_new:
+    if not present(file):
+        if any(folder.iterdir()):
+            raise PipelineError(f"{folder} holds other files: give another folder (--output)")
         write_json(file, {"seed": seed})
-    elif not present(file):  # asked now: a demo that was started at the same moment writes its seed before all else
-        raise PipelineError(f"{folder} holds other files: give another folder (--output)")
-    if read_json(file, "give another folder (--output)") != {"seed": seed}:
+    elif read_json(file, "give another folder (--output)") != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
 
 

@@ -74,7 +74,7 @@ def _tried(topic: str, look: Callable[[], str]) -> Iterator[Finding]:
     """What ``look`` finds, or each line of the error that it raises."""
     try:
         yield Finding("ok", topic, look())
-    except PipelineError as error:
+    except (PipelineError, ValueError) as error:  # the latter of a name that no Hub id can have
         first, *rest = str(error).splitlines()
         for line in few(rest or [first], _MOST_LINES):
             yield Finding("problem", topic, line.strip())

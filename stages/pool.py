@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from pipeline.reporting.opponents import (
 )
 from pipeline.reporting.report import comparison_text, detectable_text, judge, listed, points
 from pipeline.reporting.runs import StudyRuns, mean_of
-from pipeline.settings.parse_study import name_of_study
-from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference
 from pipeline.system.errors import PipelineError
 from stages.report import result_of
@@ -78,13 +75,7 @@ class Pooled:
             **{name: getattr(self.comparison, name, None) for name in tested},
             "close": [*self.close],
             "targets": {
-                target: {
-                    "difference": part.difference.value,
-                    "fusion": part.fusion,
-                    "against": part.against,
-                    "trials": [*part.trials],
-                }
-                for target, part in self.parts.items()
+                target: {**vars(part), "difference": part.difference.value} for target, part in self.parts.items()
             },
         }
 
@@ -101,9 +92,9 @@ class Pool:
         """The cells without a run, each with the reason."""
         return [f"{runs.study.name}: {cell}" for runs in self.studies for cell in missing(runs)]
 
-    @cached_property
+    @property
     def untested(self) -> list[str]:
-        """The kinds of rows that only some of the studies have."""
+        """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
         return untested_kinds(self.studies)
 
     @property
@@ -142,28 +133,20 @@ def pool_studies(
         opponents: studies whose rows without fusion join those of ``studies`` on the targets that both have.
 
     Raises:
-        PipelineError: as :func:`pool`, a study is named twice or was never compared here, no study has a target or a
-            variant, or runs are gone.
+        PipelineError: as :func:`pool`, a study was never compared here, no study has a target or a variant, or runs are
+            gone.
     """
-    names = [name_of_study(study) for study in studies]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise PipelineError(f"pool: {twice} twice: name each study once")
     results = [result_of(study, reports) for study in studies]
     for other in (result_of(study, reports) for study in opponents):
         results = [with_opponents(result, other) for result in results]
-    ledger = Ledger(reports)
-    opened = [StudyRuns(with_variants(result, variants), ledger) for result in _selected(results, targets)]
+    if targets is not None:
+        known = dict.fromkeys(target for result in results for target in result.study.targets)
+        unknown = [target for target in targets if target not in known]
+        if unknown or not targets:
+            raise PipelineError(f"--targets {','.join(unknown)}: name some of {', '.join(known)}")
+        results = [some for result in results if (some := with_targets(result, targets)) is not None]
+    opened = [StudyRuns(with_variants(result, variants), Ledger(reports)) for result in results]
     return Pool(opened, pool(opened))
-
-
-def _selected(results: Sequence[StudyResult], targets: Sequence[str] | None) -> list[StudyResult]:
-    if targets is None:
-        return [*results]
-    known = dict.fromkeys(target for result in results for target in result.study.targets)
-    unknown = [target for target in targets if target not in known]
-    if unknown or not targets:
-        raise PipelineError(f"--targets {','.join(unknown)}: name some of {', '.join(known)}")
-    return [some for result in results if (some := with_targets(result, targets)) is not None]
 
 
 def with_targets(result: StudyResult, targets: Sequence[str]) -> StudyResult | None:
@@ -181,7 +164,7 @@ def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
         PipelineError: one is no other row of fusion.
     """
     study = result.study
-    first = _first_fusion(study)
+    first = next(iter(own_fusions(study)), None)
     others = [name for name in study.methods if study.row(name).kind.takes == "fusion" and name != first]
     if unknown := [name for name in rows if name not in others]:
         raise PipelineError(
@@ -219,14 +202,19 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
         PipelineError: a target is in two studies, the first fusion of a study lacks a target, the fusions are on
             different backbones, or the studies have no kind of rows in common that can be tested.
     """
-    _check_targets(studies)
+    named = listed([runs.study.name for runs in studies])
+    counts = Counter(target for runs in studies for target in runs.study.targets)
+    if twice := [target for target, count in counts.items() if count > 1]:
+        raise PipelineError(f"target {twice[0]} is in two of the studies {named}: pool studies of different targets")
     own = {runs: _of_leading(runs) for runs in studies}
-    _check_backbones(studies)
+    leading = ((runs, line) for runs in studies if (line := leading_fusion(runs)) is not None)
+    if len({scored.record.backbone_weights for runs, line in leading for scored in runs.all(line)}) > 1:
+        raise PipelineError(f"studies {named} have fusions on different backbones: pool studies of one backbone")
     kinds = [kind for kind in OPPONENTS if all(kind in each for each in own.values())]
     if not kinds:
         raise PipelineError(
-            f"{_names(studies)}: no kind of rows without fusion can be tested in all: each study needs one on all its"
-            " targets, and a --scoring other than dev to select among several rows"
+            f"{named}: no kind of rows without fusion can be tested in all: each study needs one on all its targets,"
+            " and a --scoring other than dev to select among several rows"
         )
     by_kind = {kind: {runs: each[kind] for runs, each in own.items()} for kind in kinds}
     looks = looks_of(studies)
@@ -246,49 +234,22 @@ def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
 
 def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
     """:func:`_testable`, of a study whose first fusion has a run on every target: else another one would lead."""
-    study = runs.study
-    first = _first_fusion(study)
-    if first is None:
-        raise PipelineError(f"study {study.name} has no row of fusion: pool studies that have one")
-    if lacking := [target for target in study.targets if not runs.cell(first, target)]:
+    first = next(iter(own_fusions(runs.study)), None)
+    lacking = [target for target in runs.study.targets if first is None or not runs.cell(first, target)]
+    if lacking:
+        what = (
+            "it has no row of fusion" if first is None else f"its first fusion, {runs.study.title(first)}, has no run"
+        )
         raise PipelineError(
-            f"study {study.name}: its first fusion, {study.title(first)}, has no run on {listed(lacking)}: run compare"
-            " again, or leave these targets out with --targets"
+            f"study {runs.study.name}: {what} on {listed(lacking)}: run compare again, or leave these targets out with"
+            " --targets"
         )
     return _testable(runs)
-
-
-def _first_fusion(study: Study) -> str | None:
-    return next(iter(own_fusions(study)), None)
 
 
 def _testable(runs: StudyRuns) -> dict[str, Duel]:
     """By kind, the comparisons of the leading fusion whose rows were not selected by the scores that are compared."""
     return {duel.kind: duel for duel in duels_of_leading(runs) if not duel.is_chosen_on_scores}
-
-
-def _check_targets(studies: Sequence[StudyRuns]) -> None:
-    study_of: dict[str, str] = {}
-    for runs in studies:
-        for target in runs.study.targets:
-            if target in study_of:
-                raise PipelineError(
-                    f"target {target} is in two studies, {study_of[target]} and {runs.study.name}: pool studies of"
-                    " different targets"
-                )
-            study_of[target] = runs.study.name
-
-
-def _check_backbones(studies: Sequence[StudyRuns]) -> None:
-    leading = ((runs, line) for runs in studies if (line := leading_fusion(runs)) is not None)
-    weights = {scored.record.backbone_weights for runs, line in leading for scored in runs.all(line)}
-    if len(weights) > 1:
-        raise PipelineError(f"{_names(studies)} have fusions on different backbones: pool studies of one backbone")
-
-
-def _names(studies: Sequence[StudyRuns]) -> str:
-    names = [runs.study.name for runs in studies]
-    return f"{'studies' if len(names) > 1 else 'study'} {listed(names)}"
 
 
 def _parts(duels: ByStudy) -> dict[str, Part]:

@@ -105,11 +105,8 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
             left_out.add(run)
     if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")
-    for tokens in (len(drawn.tokens) for drawn in maps):
-        if tokens > MOST_TOKENS:
-            raise PipelineError(
-                f"--attention: {tokens} tokens are more than a picture can show ({MOST_TOKENS}): give less"
-            )
+    if (tokens := max(len(drawn.tokens) for drawn in maps)) > MOST_TOKENS:
+        raise PipelineError(f"--attention: {tokens} tokens are more than a picture can show ({MOST_TOKENS}): give less")
     return maps
 
 
@@ -134,24 +131,19 @@ def _chosen(result: StudyResult, ledger: Ledger) -> Views:
         for entry in own[:1]:
             assert entry.run is not None
             record, title = ledger.find(entry.run), study.title(row, entry.line.source)
-            apart = record is not None and KINDS[record.kind].is_joint and _reads_apart(record)
+            joint = record.recipe if record is not None and KINDS[record.kind].is_joint else None
+            apart = joint is not None and (joint.has_modules or joint.joint.split_layers > 0)
             for target in [each.target for each in own if each.run == entry.run] if apart else [entry.target]:
                 views.setdefault((entry.run, target), f"{title} for {target}")
     return views
 
 
-def _reads_apart(record: RunRecord) -> bool:
-    return record.recipe.has_modules or record.recipe.joint.split_layers > 0
-
-
 def _named(runs: Sequence[str], ledger: Ledger) -> Views:
     views = Views()
     for run in runs:
-        record = ledger.find(run)
-        if record is None:
+        if (record := ledger.find(run)) is None:
             raise PipelineError(f"--runs {run}: no such run in {ledger.root}")
-        for task in record.trained_on:
-            views[run, task] = f"{record.kind} for {task}, seed {record.seed}"
+        views |= {(run, task): f"{record.kind} for {task}, seed {record.seed}" for task in record.trained_on}
     return views
 
 

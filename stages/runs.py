@@ -19,9 +19,9 @@ from pipeline.records.store import Store
 from pipeline.records.studies import StudyResult
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import CLEARED, leftovers, size_of
-from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError, few, noted
-from pipeline.system.reading import present, read_model, reading
+from pipeline.system.process import token_cache
+from pipeline.system.reading import read_model
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
 LEAST_OF_NAME = 4
@@ -63,23 +63,17 @@ class Runs:
         for record in self.records.values():
             for source in self.built_on(record):
                 uses[source].append(Need("run", record.run, f"{record.kind} of {record.task}"))
-        for folder in self._inside(self.reports):
+        for file in sorted(self.reports.glob("*/study.json")):
             with noted(self._unread):
-                for run, cells in _cells_in(folder / "study.json").items():
+                for run, cells in _cells_in(file).items():
                     more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
-                    uses[run].append(Need("study", folder.name, f"{cells[0]}{more}"))
+                    uses[run].append(Need("study", file.parent.name, f"{cells[0]}{more}"))
         ensembles, unread = Ensembles(self.reports).read_all()
         self._unread += unread
         for ensemble in ensembles:
             for member in ensemble.members:
                 uses[member.run].append(Need("ensemble", ensemble.name, f"weight {member.weight:.3f}"))
         return uses
-
-    def _inside(self, folder: Path) -> list[Path]:
-        """What stands in a folder; nothing if it cannot be read, as `problems` then says. A glob would say nothing."""
-        with noted(self._unread), reading(folder):
-            return sorted(folder.iterdir()) if folder.is_dir() else []
-        return []
 
     def built_on(self, record: RunRecord) -> list[str]:
         """The runs that a run was built on, or chose its sources or members from: its name depends on all of them."""
@@ -215,9 +209,12 @@ class Runs:
             if not (use.kind == "run" and use.name in runs)
         ]
         unread = [problem for run, problem in self._damaged.items() if run not in runs] + self._unread
-        if not force:
-            _refuse_if(broken, "still needed; --force removes them anyway, and then")
-            _refuse_if(unread, "cannot tell whether something needs them; --force removes them anyway")
+        for lines, heading in (
+            (broken, "still needed; --force removes them anyway, and then"),
+            (unread, "cannot tell whether something needs them; --force removes them anyway"),
+        ):
+            if lines and not force:
+                raise PipelineError("\n  ".join([heading, *few(lines)]))
         freed = 0
         for run in dict.fromkeys(runs):
             size = size_of(self.ledger.folder(run))
@@ -237,15 +234,12 @@ class Need:
     @property
     def what_breaks(self) -> str:
         """What happens to it without the run's record."""
-        match self.kind:
-            case "artifact":
-                return f"{self.name} still predicts, but counts as untrained: extract, fuse and compare train it again"
-            case "run":
-                return f"{self.detail} {self.name} builds on it, which can no longer be traced or continued"
-            case "study":
-                return f"report --study {self.name} fails until compare trains it again ({self.detail})"
-            case "ensemble":
-                return f"predict --using ensemble:{self.name} fails, unless the store has the artifact"
+        return {
+            "artifact": f"{self.name} still predicts, but counts as untrained: extract, fuse and compare train it anew",
+            "run": f"{self.detail} {self.name} builds on it, which can no longer be traced or continued",
+            "study": f"report --study {self.name} fails until compare trains it again ({self.detail})",
+            "ensemble": f"predict --using ensemble:{self.name} fails, unless the store has the artifact",
+        }[self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" ({self.detail})" if self.detail else "")
@@ -362,18 +356,13 @@ class Removal:
 
 
 def _cells_in(study: Path) -> dict[str, list[str]]:
-    """The cells of a study by the runs that fill them, or were tried for them or a source; none without the file."""
+    """The cells of a study by the runs that fill them, or were tried for them or a source."""
     cells: dict[str, list[str]] = {}
-    for entry in read_model(StudyResult, study, "run compare again").entries if present(study) else ():
+    for entry in read_model(StudyResult, study, "run compare again").entries:
         filling = () if entry.run is None else (entry.run,)
         for run in dict.fromkeys((*filling, *entry.trials, *entry.source_trials)):
             cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
     return cells
-
-
-def _refuse_if(lines: Sequence[str], heading: str) -> None:
-    if lines:
-        raise PipelineError("\n  ".join([heading, *few(lines)]))
 
 
 def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:

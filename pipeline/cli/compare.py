@@ -107,7 +107,7 @@ def compare(
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)
     from stages.compare import compare as stage
-    from stages.compare.executors.choice import executor_of
+    from stages.compare.executors.processes import executor_of
 
     workspace = places.workspace(running)
     executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)

@@ -20,8 +20,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 from pipeline.data.canonical import fingerprint
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
-from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import token_cache
 from pipeline.system.streams import announce, is_commands
 
 _FORMAT = 5

@@ -80,19 +80,13 @@ class StudyResult(BaseModel):
         return self.tried - {entry.run for entry in self.entries}
 
     @model_validator(mode="after")
-    def _check_rows(self) -> Self:
+    def _fits_the_study(self) -> Self:
         study = self.study
         on_curve = study.curve.methods if study.curve is not None else None
         for name in (*study.methods, *(on_curve or ())):
             if name not in study.rows and name not in KINDS:
                 raise ValueError(f"study.methods: '{name}' is not a method, nor a row of study {study.name}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_entries(self) -> Self:
         for entry in self.entries:
-            if entry.line.row not in self.study.methods:
-                raise ValueError(f"entries: '{entry.method}' is not a row of study {self.study.name}")
-            if entry.target not in self.study.targets:
-                raise ValueError(f"entries: '{entry.target}' is not a target of study {self.study.name}")
+            if entry.line.row not in study.methods or entry.target not in study.targets:
+                raise ValueError(f"entries: study {study.name} has no '{entry.method}' on '{entry.target}'")
         return self

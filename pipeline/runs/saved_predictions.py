@@ -15,7 +15,7 @@ from pipeline.data.tasks import Task
 from pipeline.records.ledger import Ledger, train_again
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.scoring import prediction_table
-from pipeline.stats.ensembling import join
+from pipeline.stats.ensembling import choose, combine
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError, noted, raise_all
 
@@ -37,11 +37,13 @@ class SavedPredictions:
     def join(
         self, task: Task, choosing: np.ndarray, rule: EnsembleRule, best: int, most: int | None = None
     ) -> "Joined":
-        """Combine the runs into an ensemble; arguments as for :func:`pipeline.stats.ensembling.join`."""
+        """Combine the runs into an ensemble: :func:`choose` sees only the rows marked in ``choosing`` (B,)."""
         runs, predictions = [*self.by_run], [*self.by_run.values()]
-        joined = join(predictions, self.labels, choosing, task.metric, rule, best, most)
-        weights = {runs[index]: weight for index, weight in joined.weights.items()}
-        return Joined(weights, joined.prediction, prediction_table(self.rows, joined.prediction))
+        seen = [prediction.on(choosing) for prediction in predictions]
+        chosen = choose(seen, self.labels[choosing], task.metric, rule, best, most)
+        prediction = combine([predictions[index] for index in chosen], list(chosen.values()), rule)
+        weights = {runs[index]: weight for index, weight in chosen.items()}
+        return Joined(weights, prediction, prediction_table(self.rows, prediction))
 
     def score(self, task: Task, prediction: Prediction, part: np.ndarray) -> float:
         """The task's metric of a prediction on a part (B,) of the rows."""

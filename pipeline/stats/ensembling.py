@@ -12,7 +12,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,28 +45,6 @@ def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     counts = (votes[..., None] == np.arange(probabilities.shape[-1])).sum(axis=0)  # (rows, C)
     tied = counts == counts.max(axis=-1, keepdims=True)
     return np.where(tied, probabilities.sum(axis=0), -np.inf).argmax(axis=-1)
-
-
-@dataclass(frozen=True)
-class Joined:
-    """An ensemble: the weights of its members by model index, and their combined prediction."""
-
-    weights: dict[int, float]
-    prediction: Prediction
-
-
-def join(
-    predictions: Sequence[Prediction],
-    labels: np.ndarray,
-    choosing: np.ndarray,
-    metric: Metric,
-    rule: EnsembleRule,
-    best: int = BEST,
-    most: int | None = None,
-) -> Joined:
-    """Combine models by their predictions for B rows; :func:`choose` sees only rows marked in ``choosing`` (B,)."""
-    weights = choose([each.on(choosing) for each in predictions], labels[choosing], metric, rule, best, most)
-    return Joined(weights, combine([predictions[index] for index in weights], list(weights.values()), rule))
 
 
 def choose(

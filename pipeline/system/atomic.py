@@ -23,15 +23,6 @@ import psutil
 from pipeline.system.errors import PipelineError, writing
 
 
-def _machine() -> str:
-    """Identifies the running kernel and container, within which a process id is unique."""
-    try:
-        system = Path("/proc/sys/kernel/random/boot_id").read_text("ascii") + str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        system = os.uname().nodename
-    return sha256_text(system)[:6]
-
-
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no blanks. Equal values give equal text, so it can be hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -92,17 +83,26 @@ def file_json(value: Any) -> str:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success move it to ``path``. With several writers, the last wins.
 
-    If it replaces a folder, readers find none for an instant.
+    If it replaces a folder, readers find none for an instant; should the process be killed then, the next one restores
+    it.
     """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
         temporary.mkdir()
         yield temporary
-        if not _mark_in(staging, target).exists():
-            # Some of the files may be gone with it, and their folder made again for the others.
-            raise PipelineError(f"{path}: what was half-written was deleted meanwhile: run the same command again")
         _complete(temporary, staging)
-        _replace_folder(target, temporary, staging / f"{target.name}.old")
+        old = staging / f"{target.name}.old"
+        while True:
+            with suppress(FileNotFoundError):
+                if target.is_dir():
+                    target.rename(old)
+            try:
+                temporary.rename(target)
+                break
+            except OSError as error:  # another process has put a folder there meanwhile
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not target.is_dir():
+                    raise
+                shutil.rmtree(old, ignore_errors=True)
         _flush(target.parent)
 
 
@@ -132,16 +132,10 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
     A folder that was being replaced is restored. A staging folder that may be in use stays: its process is running, or
     another machine made it less than a day ago.
     """
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            match = _STAGING.fullmatch(entry.name)
-            if match is not None and name in (None, match["name"]) and not _may_be_in_use(folder / entry.name, match):
-                _dispose(folder / entry.name, folder / match["name"])
-
-
-def is_staging(path: Path) -> bool:
-    """Whether ``path`` has the name of a staging folder, in use or left behind."""
-    return _STAGING.fullmatch(path.name) is not None
+    for entry in list(folder.glob(".*.tmp")):
+        match = _STAGING.fullmatch(entry.name)
+        if match is not None and name in (None, match["name"]) and not _may_be_in_use(entry, match):
+            _dispose(entry, folder / match["name"])
 
 
 def leftovers(root: Path) -> list[Path]:
@@ -172,7 +166,7 @@ def size_of(path: Path) -> int:
     return total
 
 
-_MACHINE = _machine()
+_MACHINE = sha256_text(os.uname().nodename)[:6]
 _STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})-(?P<process>\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
 _A_DAY = 24 * 60 * 60.0
 
@@ -183,42 +177,22 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
     target = Path(os.path.realpath(path))  # replace what a link points to, not the link
     make_folder(target.parent)
     with writing(path):
-        if not _may_be_replaced(target):
+        if target.is_fifo() or target.is_char_device():
             raise PipelineError(f"cannot write {path}: not a regular file, which it would replace: name another place")
         clear_leftovers(target.parent, target.name)
-        staging = _new_staging(target)
+        staging = target.with_name(f".{target.name}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        staging.mkdir()
         try:
             yield target, staging
         finally:
             _dispose(staging, target)
 
 
-def _may_be_replaced(target: Path) -> bool:
-    """Whether ``target`` is missing, a file or a folder. Asked for once: another writer may rename in between."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-
-
-def _new_staging(target: Path) -> Path:
-    staging = target.with_name(f".{target.name}.{_MACHINE}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
-    staging.mkdir()
-    _mark_in(staging, target).touch()
-    return staging
-
-
-def _mark_in(staging: Path, target: Path) -> Path:
-    """A file whose absence shows that ``staging`` was deleted while in use, even if it was recreated."""
-    return staging / f"{target.name}.mark"
-
-
 def _may_be_in_use(staging: Path, name: re.Match[str]) -> bool:
-    with suppress(OSError, psutil.NoSuchProcess):
-        if name["machine"] != _MACHINE:
-            return time.time() - staging.stat().st_mtime < _A_DAY
-        return psutil.Process(int(name["process"])).status() != psutil.STATUS_ZOMBIE
+    if name["machine"] == _MACHINE:
+        return psutil.pid_exists(int(name["process"]))
+    with suppress(OSError):
+        return time.time() - staging.stat().st_mtime < _A_DAY
     return False
 
 
@@ -251,19 +225,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _replace_folder(target: Path, new: Path, old: Path) -> None:
-    """Rename ``new`` to ``target``. An existing folder is first renamed to ``old``, then deleted."""
-    while True:
-        try:
-            if target.is_dir():
-                target.rename(old)
-            new.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-            return
-        except OSError as error:
-            # Another process may add or remove a folder there at any moment.
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not new.exists():
-                raise
-            shutil.rmtree(old, ignore_errors=True)

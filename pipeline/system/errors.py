@@ -17,36 +17,27 @@ R = TypeVar("R")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_BREAK = re.compile("[\n\r\u2028\u2029]")
 
-_ANYWHERE = {
+REFUSALS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.ENOTDIR: "there is a file where a folder is needed",
-    errno.EISDIR: "there is a folder where a file is needed",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "its links go round in a circle",
     errno.EIO: "the disk fails",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file size limit is reached",
-}
-_WRITING = _ANYWHERE | {errno.EEXIST: _ANYWHERE[errno.ENOTDIR], errno.ENOENT: "nothing can be made there"}
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Without ENOENT and EEXIST: if our file is missing or already there, the program may well be at fault.
-_MACHINE = _ANYWHERE | {
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
     errno.ENFILE: "the machine has too many open files",
     errno.ENOMEM: "out of memory",
     errno.ESTALE: "the network file system lost it: try again",
 }
-READING = _MACHINE | {
+OF_ONE_FILE = {
     errno.ENOENT: "no such file",
-    errno.ENOTDIR: "no such file",
-    errno.EACCES: "permission denied: make it readable",
-    errno.EPERM: "permission denied: make it readable",
+    errno.ENOTDIR: "there is a file where a folder is needed",
+    errno.EEXIST: "there is a file where a folder is needed",
+    errno.EISDIR: "there is a folder where a file is needed",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "its links go round in a circle",
 }
-
-ONE_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Refusals that concern one file, not the whole machine."""
 
 BUG = "a bug: "
@@ -85,14 +76,13 @@ def writing(path: Path) -> Iterator[None]:
         if type(error).__name__ == "SafetensorError":  # which has the errno in its text
             match = re.search(r"os error (\d+)\)|code: (\d+),", str(error))
             number = int(match[1] or match[2]) if match else None
-        reason = _WRITING.get(number or 0)
+        reason = (REFUSALS | OF_ONE_FILE).get(number or 0)
         if reason is None:
             raise
-        remedy = "free some space or name another place" if number in _FULL else "name another place for it"
-        kind = PipelineError if number in (*ONE_FILE, errno.EEXIST) else MachineError  # another place may do
+        kind = PipelineError if number in OF_ONE_FILE else MachineError  # another place may do
         raise kind(
-            f"cannot write {path}: {reason}. Finished work is kept: {remedy} (--store, --reports, --output), and run"
-            " the same command again"
+            f"cannot write {path}: {reason}. Finished work is kept: mend this, or name another place (--store,"
+            " --reports, --output), and run the same command again"
         ) from error
 
 
@@ -100,7 +90,9 @@ def refusal(error: OSError) -> str | None:
     """Why the machine refused, in words; None if the program may be at fault."""
     if (error.strerror or "").startswith("No usable temporary directory"):  # Python's own; torch needs one
         return f"{error.strerror}: free some space in one of these, or name another folder in TMPDIR"
-    return _MACHINE.get(error.errno or 0)
+    # If our file is missing or already there, the program may well be at fault.
+    reasons = {**OF_ONE_FILE, errno.ENOENT: None, errno.EEXIST: None, **REFUSALS}
+    return reasons.get(error.errno or 0)
 
 
 _SHORT = {"extra_forbidden": "unknown key", "missing": "missing"}

@@ -17,12 +17,9 @@ from pipeline.system.streams import notice
 _ASKING_SECONDS = 0.05
 """The longest time that :func:`is_held` in other processes may occupy a free lock."""
 
-_TRIES = 100
-"""How many times to recreate a folder that other processes remove."""
-
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-_warned = set[int]()  # device numbers of file systems without locks that the user was warned about
+_warned = set[int]()  # device numbers of file systems without locks
 
 
 @contextmanager
@@ -34,7 +31,23 @@ def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
     """
     lock = FileLock(file, fallback_to_soft=False)
     with writing(file):
-        _acquire(lock, file, if_held)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(_ASKING_SECONDS, poll_interval=0.001)
+        except Timeout:
+            if if_held is not None:
+                raise if_held from None
+            notice(f"waiting for another process to finish writing {file.parent}")
+            lock.acquire()
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            if (device := file.parent.stat().st_dev) not in _warned:
+                _warned.add(device)
+                notice(
+                    f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at"
+                    " a time here, or keep reports on another file system (--reports FOLDER)"
+                )
     try:
         yield
     finally:
@@ -50,32 +63,3 @@ def is_held(file: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def _acquire(lock: FileLock, file: Path, if_held: PipelineError | None) -> None:
-    """Acquire ``lock``, or warn that the file system of ``file`` has no locks."""
-    timeout = _ASKING_SECONDS
-    for left in reversed(range(_TRIES)):
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout, poll_interval=0.001 if timeout > 0 else 0.05)
-            return
-        except (FileNotFoundError, FileExistsError):  # another process removed the folder; a broken link stays broken
-            if not left:
-                raise
-        except Timeout:
-            if if_held is not None:
-                raise if_held from None
-            notice(f"waiting for another process to finish writing {file.parent}")
-            timeout = -1
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-            device = file.parent.stat().st_dev
-            if device not in _warned:
-                _warned.add(device)
-                notice(
-                    f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at"
-                    " a time here, or keep reports on another file system (--reports FOLDER)"
-                )
-            return

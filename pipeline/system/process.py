@@ -1,4 +1,4 @@
-"""This process: its threads, whether it prints for the processes that train with it, and how signals end it.
+"""This process: threads, caches, whether it prints for the processes that train with it, and how signals end it.
 
 After Ctrl-C, SIGTERM or SIGHUP (a terminal or connection that is gone) one line says what is kept, and the exit status
 is what a shell expects, 128 + the signal.
@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -45,6 +46,14 @@ def set_up() -> None:
     # next to nothing and soon yields.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def token_cache() -> Path | None:
+    """The folder for tokenised texts: ``$PIPELINE_CACHE``, or the user's cache; None for a user without a home."""
+    if named := os.environ.get("PIPELINE_CACHE"):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (Path.home would raise)
+    return Path(base) / "adapter-fusion-pipeline" / "tokens" if Path(base).is_absolute() else None
 
 
 def is_loss_of_another(error: RuntimeError) -> bool:
@@ -169,12 +178,4 @@ def _kill_next_time(_number: int, _frame: FrameType | None) -> None:
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     let_the_next_kill()
     _received.append(number)
-    sys.unraisablehook = _end
     raise Interrupted(number)
-
-
-def _end(unraisable: "sys.UnraisableHookArgs") -> None:
-    """End the process if Python would drop the interrupt because it was raised in a destructor or callback."""
-    if isinstance(unraisable.exc_value, Interrupted):
-        os._exit(report_interrupt(unraisable.exc_value, sys.argv[1:]))
-    sys.__unraisablehook__(unraisable)

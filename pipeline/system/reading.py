@@ -1,27 +1,20 @@
-"""Read files that a person or another program wrote. Any fault raises a :class:`PipelineError` of one line.
-
-This includes a pipe that nobody writes to, and text nested deeper than Python can recurse.
-"""
+"""Read files that a person or another program wrote. Any fault raises a :class:`PipelineError` of one line."""
 
 import errno
 import json
 import os
-import re
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.system.errors import ONE_FILE, READING, MachineError, PipelineError, validation_problems
+from pipeline.system.errors import OF_ONE_FILE, REFUSALS, MachineError, PipelineError, validation_problems
 
 Model = TypeVar("Model", bound=BaseModel)
-
-# tomllib takes time quadratic in the number of parts of a key; none of our keys has three parts.
-_DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
 # What libraries raise for content they cannot read; an OSError without a number is Arrow's.
 _CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
@@ -45,7 +38,7 @@ def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterato
         reason = _reason(error, f": {remedy}" if remedy else "")
         if reason is None:
             raise
-        is_refusal = isinstance(error, OSError) and error.errno in READING and error.errno not in ONE_FILE
+        is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         raise (MachineError if is_refusal else PipelineError)(f"{file}: {reason}") from error
 
 
@@ -53,7 +46,7 @@ def _reason(error: Exception, remedy: str) -> str | None:
     """What is wrong with a file and what to do about it; None if ``error`` is not the file's fault."""
     match error:
         case OSError() if error.errno is not None or error.strerror is not None:
-            reason = READING.get(error.errno or 0, error.strerror or str(error))
+            reason = (REFUSALS | OF_ONE_FILE).get(error.errno or 0, error.strerror or str(error))
             return f"{reason}{remedy}" if error.errno == errno.ENOENT else reason
         case ValidationError():
             damage = validation_problems(error)[0]
@@ -102,8 +95,6 @@ def read_text(file: Path, remedy: str = "") -> str:
 def read_toml(file: Path) -> dict[str, Any]:
     text = read_text(file)
     with reading(file, "write it as TOML"):
-        if _DEEP_KEY.search(text):
-            raise RecursionError
         return tomllib.loads(text)
 
 
@@ -132,26 +123,12 @@ class ModelFiles(Generic[Model]):
 
     def read(self, file: Path) -> Model | None:
         """The model in ``file`` as it is on disk now; None if there is no such file."""
-        try:
-            with reading(file):
-                status = file.stat()
-            stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-            if file not in self._read or self._read[file][0] != stamp:
-                self._read[file] = stamp, read_model(self._model, file, self._remedy)
-        except PipelineError as error:
-            # Another process may delete the file between two looks. A broken link counts as damage.
-            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) and not file.is_symlink():
-                return None
-            raise
-        return self._read[file][1]
-
-    def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
-        """The models of all ``files`` that exist, or why they cannot be read."""
-        found: dict[Path, Model | PipelineError] = {}
-        for file in files:
+        with reading(file):
             try:
-                if (model := self.read(file)) is not None:
-                    found[file] = model
-            except PipelineError as error:
-                found[file] = error
-        return found
+                status = file.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+        if file not in self._read or self._read[file][0] != stamp:
+            self._read[file] = stamp, read_model(self._model, file, self._remedy)
+        return self._read[file][1]

@@ -14,8 +14,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process
-from stages.compare.ensembles import EnsembleRun
 from stages.compare.plan import Job
+from stages.ensemble import EnsembleRun
 from stages.pretrain import pretraining_seconds
 
 

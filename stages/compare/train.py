@@ -19,12 +19,12 @@ from pipeline.system.errors import MachineError, PipelineError, machine_errors
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process, process_count
 from pipeline.training.progress import console
-from stages.compare.ensembles import EnsembleRun
 from stages.compare.executors.pool import Outcome, Pool, bug
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 from stages.compare.progress import Progress
 from stages.compare.remote import POLL_SECONDS, Ended, RemoteJob, appeared
+from stages.ensemble import EnsembleRun
 
 
 def train(jobs: Jobs, progress: Progress) -> None:

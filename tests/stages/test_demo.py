@@ -9,10 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
 from stages import demo_tasks
-from stages.demo import _claim, demo
+from stages.demo import demo
 from stages.studies import find_study
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,13 +89,3 @@ def test_a_demo_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         demo(tmp_path / "demo", 0)
     assert reached == [tmp_path / "demo" / "data"]
-
-
-def test_of_two_demos_that_are_started_at_once_in_a_new_folder_none_is_refused(tmp_path: Path) -> None:
-    with new_file(tmp_path / "demo.json") as temporary:  # the other one writes its seed
-        _claim(tmp_path, 0)
-        temporary.write_text('{"seed": 0}')
-    _claim(tmp_path, 0)
-    assert [file.name for file in tmp_path.iterdir()] == ["demo.json"]
-    with pytest.raises(PipelineError, match="was made with another seed"):
-        _claim(tmp_path, 1)

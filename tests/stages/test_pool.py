@@ -178,16 +178,19 @@ def refusals(study: Synthetic) -> list[tuple[list[StudyRuns], str]]:
         on_dev.add(label, "subj", 1)
     without = part(study, "without", ["mr"], methods=["full", "adapter"], rows={})
     return [
-        ([first, part(study, "again", ["sst", "mr"])], "target sst is in two studies, first and again"),
-        ([first, lacking], "study lacking: its first fusion, fusion, has no run on rte: run compare again"),
-        ([first, without], "study without has no row of fusion"),
+        ([first, part(study, "again", ["sst", "mr"])], "target sst is in two of the studies first and again"),
+        ([first, lacking], "study lacking: its first fusion, fusion, has no run on rte"),
+        ([first, without], "study without: it has no row of fusion"),
         ([first, StudyRuns(other.result, study.ledger)], "studies first and other have fusions on different backbones"),
         (
             [first, StudyRuns(on_dev.result, study.ledger)],
             "first and on-dev: no kind of rows without fusion can",
         ),
-        ([StudyRuns(on_dev.result, study.ledger)], "study on-dev: no kind of rows without fusion"),
-        ([second, StudyRuns(second.result.model_copy(update={"entries": ()}), study.ledger)], "mr is in two studies"),
+        ([StudyRuns(on_dev.result, study.ledger)], "on-dev: no kind of rows without fusion"),
+        (
+            [second, StudyRuns(second.result.model_copy(update={"entries": ()}), study.ledger)],
+            "target mr is in two",
+        ),
     ]
 
 

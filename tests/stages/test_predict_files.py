@@ -76,7 +76,7 @@ def under_a_file(file: Path) -> Path:
     ("output", "reason"),
     [(name, "is the input file") for name in (same, relative, round_about, link, hard_link, through_a_linked_folder)]
     + [(folder, "this is a folder: name a file in it"), (long, "the name is too long")]
-    + [(in_proc, "^cannot write /proc/none: nothing can be made there"), (under_a_file, "there is a file where")],
+    + [(in_proc, "^cannot write /proc/none: no such file"), (under_a_file, "there is a file where")],
 )
 def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     output: Callable[[Path], Path], reason: str, tmp_path: Path

@@ -22,8 +22,7 @@ from pipeline.settings.study import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
 from pipeline.training.memory import host_gb_for_each
-from stages.compare.executors.launched import carried_out_here
-from stages.compare.executors.pool import Outcome, Pool, broken, lost
+from stages.compare.executors.pool import Outcome, Pool, broken, carried_out_here, lost
 
 _GIB = 2**30
 _ENDING_SECONDS = 30.0
@@ -43,8 +42,12 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
         PipelineError: no cluster answers at the address.
     """
     address = address or os.environ.get("RAY_ADDRESS")
-    if address is not None:
-        _check_reachable(address)
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "//" not in host:
+        try:  # Ray itself tries for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(f"{host}:{port}", str(error)) from None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False} if address is None else {}
     try:
@@ -60,16 +63,6 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     finally:
         pool.close()
         ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. Only ``host:port`` can be checked."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "//" not in host:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        except (OSError, OverflowError) as error:
-            raise _no_cluster(address, str(error)) from None
 
 
 def _no_cluster(address: str, why: str) -> PipelineError:
@@ -90,16 +83,13 @@ class _Ray:
 
     @property
     def places(self) -> str:
-        rooms = [self._room(node) for node in ray.nodes() if node["Alive"]]
-        nodes, cells = (
-            f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(rooms), "node"), (sum(rooms), "cell"))
-        )
-        return f"{nodes} with room for {cells}"
+        rooms = self._rooms()
+        return f"nodes: {len(rooms)}, with room for {sum(rooms)} at once"
 
     @property
     def at_once(self) -> int:
         # One always: a cell that waits for room makes a cluster grow that can.
-        room = max(1, sum(self._room(node) for node in ray.nodes() if node["Alive"]))
+        room = max(1, sum(self._rooms()))
         return room if self._jobs is None else min(room, self._jobs)
 
     @property
@@ -110,10 +100,11 @@ class _Ray:
         share = host_gb_for_each(self.at_once)
         return share if given is None else min(given, share)
 
-    def _room(self, node: dict[str, Any]) -> int:
-        """How many cells fit on a node."""
-        has = node["Resources"]
-        return min(int(has.get(name, 0.0) / need + 1e-9) for name, need in self._needs.items() if need)
+    def _rooms(self) -> list[int]:
+        """How many cells fit on each node."""
+        needs = {name: need for name, need in self._needs.items() if need}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return [min(int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()) for has in nodes]
 
     def start(self, number: int, title: str, work: bytes) -> None:
         resources = self._resources

@@ -20,8 +20,7 @@ from pipeline.settings.study import Resources
 from pipeline.system.atomic import make_folder
 from pipeline.system.errors import PipelineError
 from pipeline.training.progress import console
-from stages.compare.executors.launched import carried_out_here
-from stages.compare.executors.pool import Outcome, Pool, broken, lost
+from stages.compare.executors.pool import Outcome, Pool, broken, carried_out_here, lost
 
 _MOST_AT_ONCE = 1000
 """Cells of an array: what Slurm allows where its administrator did not say otherwise (MaxArraySize)."""
@@ -56,8 +55,7 @@ def slurm_jobs(resources: Resources, reports: Path, jobs: int | None = None, clu
 
 def slurm_parameters(resources: Resources, jobs: int | None = None) -> dict[str, Any]:
     """What a job is given, in submitit's words."""
-    whole = resources.gpus > 0
-    if resources.gpus and resources.gpus < 1:
+    if 0 < resources.gpus < 1:
         raise PipelineError(f"[resources] gpus = {resources.gpus}: Slurm gives whole GPUs: write 1")
     parameters: dict[str, Any] = {
         "name": "cells",
@@ -68,13 +66,12 @@ def slurm_parameters(resources: Resources, jobs: int | None = None) -> dict[str,
         "slurm_array_parallelism": min(jobs or _MOST_AT_ONCE, _MOST_AT_ONCE),
         "slurm_additional_parameters": {"requeue": True},
     }
-    if whole:
-        parameters["gpus_per_node"] = int(resources.gpus)
-    if resources.memory_gb is not None:
-        parameters["mem_gb"] = resources.memory_gb
-    if resources.partition is not None:
-        parameters["slurm_partition"] = resources.partition
-    return parameters
+    asked = {
+        "gpus_per_node": int(resources.gpus) or None,
+        "mem_gb": resources.memory_gb,
+        "slurm_partition": resources.partition,
+    }
+    return parameters | {name: value for name, value in asked.items() if value is not None}
 
 
 class _Requeued:

@@ -1,4 +1,4 @@
-"""Cells in several processes of this machine, which share its cores and GPUs."""
+"""Cells in several processes of this machine, which share its cores and GPUs; and the executors by name."""
 
 import os
 import signal
@@ -8,16 +8,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import torch
 
+from pipeline.settings.study import ExecutorName, Resources
+from pipeline.system import process
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import cores
 from pipeline.training.devices import on_gpu
 from pipeline.training.memory import host_gb_for_each
 from pipeline.training.progress import console
-from stages.compare.executors.pool import Outcome, Pool, lost
+from stages.compare.executors.pool import Executor, Outcome, Pool, lost
 
 _ENDING_SECONDS = 60.0
 """How long workers may take to end once the pool is closed. A second Ctrl-C ends the wait."""
@@ -43,67 +47,59 @@ def processes(jobs: int, retries: int = 3) -> Iterator[Pool]:
 
 
 class _Worker:
-    """A process that carries out one cell at a time; what it prints to standard error is printed here."""
+    """A process that carries out one cell at a time; what it prints is printed here to standard error."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.cell: int | None = None
+        self.cells, theirs = Pipe()
         # A session of its own: of Ctrl-C in a terminal it learns from us, once.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "stages.compare.executors.worker"],
+            [sys.executable, "-m", "stages.compare.executors.pool", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
         )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        # Connections close what they are given, as the process does.
-        self.work = Connection(os.dup(self.process.stdin.fileno()), readable=False)
-        self.outcomes = Connection(os.dup(self.process.stdout.fileno()), writable=False)
-        self.process.stdin.close()
-        self.process.stdout.close()
+        theirs.close()
         self._lines = threading.Thread(target=self._print_lines, daemon=True)
         self._lines.start()
 
     def start(self, cell: int, work: bytes) -> None:
         self.cell = cell
         with suppress(BrokenPipeError):  # it was killed while it was idle, as :meth:`outcome` will say
-            self.work.send_bytes(work)
+            self.cells.send_bytes(work)
 
     def outcome(self) -> Outcome | None:
-        """How its cell ended, when :attr:`outcomes` can be read; None: the process has ended."""
+        """How its cell ended, when :attr:`cells` can be read; None: the process has ended."""
         with suppress(EOFError, OSError):
-            outcome: Outcome = self.outcomes.recv()
+            outcome: Outcome = self.cells.recv()
             return outcome
         return None
 
-    def close(self) -> None:
-        """Ask it to end; see :mod:`stages.compare.executors.worker`."""
-        self.work.close()
-
     def join(self, seconds: float) -> None:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
         self._lines.join(1.0)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        self.outcomes.close()
+        self.cells.close()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
 
     def _print_lines(self) -> None:
-        assert self.process.stderr is not None
+        assert self.process.stdout is not None
         with suppress(OSError, ValueError):
-            for line in self.process.stderr:
-                text = line.decode(errors="backslashreplace").rstrip("\n")
-                console.print(text, markup=False)
+            for line in self.process.stdout:
+                console.print(line.decode(errors="backslashreplace").rstrip("\n"), markup=False)
 
 
 class _Processes:
     def __init__(self, jobs: int, retries: int, gpus: int) -> None:
         self.at_once, self.places, self._retries = jobs, "", retries
-        threads = str(max(1, cores() // jobs))
+        threads = str(max(1, process.cores() // jobs))
         self._environments = [{**dict.fromkeys(_THREADS, threads), **os.environ} for _ in range(jobs)]
         if gpus > 1:
             names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
@@ -124,11 +120,11 @@ class _Processes:
         self._distribute()
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
-        ready = wait([worker.outcomes for worker in self._workers.values()], seconds)
+        ready = wait([worker.cells for worker in self._workers.values()], seconds)
         ended = [
             each
             for place, worker in [*self._workers.items()]
-            if worker.outcomes in ready
+            if worker.cells in ready
             for each in self._handle(place, worker)
         ]
         self._distribute()
@@ -136,7 +132,7 @@ class _Processes:
 
     def close(self) -> None:
         for worker in self._workers.values():
-            worker.close()
+            worker.process.terminate()
         end = time.monotonic() + _ENDING_SECONDS
         for worker in self._workers.values():
             worker.join(end - time.monotonic())
@@ -159,7 +155,6 @@ class _Processes:
             del self._work[cell]
             return [(cell, outcome)]
         del self._workers[place]
-        worker.close()
         worker.join(_ENDING_SECONDS)
         status = worker.process.returncode
         why = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -174,7 +169,36 @@ class _Processes:
         return []
 
 
-def check_jobs(jobs: int) -> None:
-    """Raise a :class:`PipelineError` for a number of processes that makes no sense."""
-    if jobs < 1:
+def executor_of(
+    name: ExecutorName, jobs: int | None, address: str | None, resources: Resources, reports: Path
+) -> Executor | None:
+    """The executor called ``name``; None: this process is enough.
+
+    Raises:
+        PipelineError: the options do not fit each other, or the executor's extra is not installed.
+    """
+    if address is not None and name != "ray":
+        raise PipelineError(f"--address {address}: only --executor ray connects to a cluster")
+    if jobs is not None and jobs < 1:
         raise PipelineError(f"--jobs {jobs}: give at least 1")
+    if name == "local":
+        return None if jobs in (None, 1) else partial(processes, jobs, resources.retries)
+    module, extra = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}[name]
+    try:
+        if name == "ray":
+            # Read when it is imported: every line of a cell is wanted, in colour only on a terminal; no reports home.
+            quiet = {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+            colour = {} if sys.stderr.isatty() else {"RAY_COLOR_PREFIX": "0"}
+            os.environ.update({key: value for key, value in (quiet | colour).items() if key not in os.environ})
+            from stages.compare.executors.on_ray import ray_cluster
+
+            return partial(ray_cluster, resources, address, jobs)
+        from stages.compare.executors.on_slurm import slurm_jobs, slurm_parameters
+
+        slurm_parameters(resources)  # refuses what cannot be before anything is read
+        return partial(slurm_jobs, resources, reports, jobs)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        install = f"pip install 'adapter-fusion-pipeline[{extra}]'"
+        raise PipelineError(f"--executor {name}: {module} is not installed: {install}") from None

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -388,37 +388,6 @@ def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
         assert ledger.find(RUN) is None
 
 
-LOCKED_AGAIN_AND_AGAIN = """
-from pipeline.records.ledger import Ledger, RunBusy
-from pipeline.system import locks
-locks._ASKING_SECONDS = 0  # the file is opened more often
-print("begun", flush=True)
-while True:
-    try:
-        with Ledger(ROOT).lock(ARGUMENTS[0]):
-            pass
-    except RunBusy:
-        pass
-"""
-
-
-def test_a_run_is_removed_while_others_want_to_train_it(ledger: Ledger, tmp_path: Path) -> None:
-    folder, removed = ledger.folder(RUN), 0
-    with in_a_process(LOCKED_AGAIN_AND_AGAIN, tmp_path / "reports", RUN) as process:
-        assert line_of(process) == "begun"
-        deadline = time.monotonic() + 20
-        while removed < 25 and time.monotonic() < deadline:
-            with suppress(FileNotFoundError):  # removed, and not locked since
-                for name in ("curve.csv", "predictions.parquet", "run.json"):
-                    (folder / name).touch()
-                with suppress(RunBusy):
-                    ledger.remove(RUN)
-                    removed += 1
-                    assert not (folder / "run.json").exists()
-        assert process.poll() is None
-    assert removed > 0
-
-
 def test_scores_that_come_late_do_not_bring_a_removed_run_back(ledger: Ledger) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     ledger.remove(RUN)
@@ -480,24 +449,9 @@ def test_the_summary_holds_what_the_training_verbs_promise() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"scores": {}}, "no task that it trained on"),
-        ({"identity": {"tasks": {}}}, "task 'sst' is missing or has no meaning"),
-        ({"kind": "ensemble"}, "an ensemble without members"),
-        ({"kind": "ensemble", "identity": IDENTITY | {"members": [[]]}}, "an ensemble without members"),
-        *(({"identity": IDENTITY | {"backbone": value}}, "the backbone is missing or has no weights")
-          for value in (None, "nano", ["dd"], {}, {"weights": None}, {"weights": {"a": "dd"}})),
-        *(({"identity": IDENTITY | {"sources": value}}, "sources are not a list of tasks with their digests")
-          for value in (None, "sst", {"task": "sst"}, ["sst"], [{"digest": "cc"}], [{"task": "sst"}],
-                        [{"task": ["sst"], "digest": "cc"}], [{"task": "sst", "digest": "cc"}, None])),
-        ({"identity": IDENTITY | {"seed": float("nan")}}, "identity: has no hash"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_record_that_lacks_what_readers_count_on_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("changes", [{"scores": {}}, {"identity": {"tasks": {}}}], ids=str)
+def test_a_record_without_the_tasks_that_it_trained_on_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="trained on"):
         record(**changes)
 
 

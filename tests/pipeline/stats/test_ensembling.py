@@ -1,11 +1,14 @@
 """Ensembles: what models say together, who is chosen, and the traps of mode and median."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from pipeline.data.prediction import Prediction
-from pipeline.stats.ensembling import choose, combine, first_half, join
+from pipeline.data.tasks import find_task
+from pipeline.runs.saved_predictions import Joined, SavedPredictions
+from pipeline.stats.ensembling import choose, combine, first_half
 from pipeline.stats.metrics import accuracy
 
 ROWS = 60
@@ -111,14 +114,19 @@ def test_mode_and_median_take_the_best_ones() -> None:
 
 def test_rows_that_do_not_choose_have_no_say_and_are_predicted_all_the_same() -> None:
     predictions, labels = simulated([0.4, 0.9, 0.6])
-    choosing = first_half(labels, seed=0)
-    joined = join(predictions, labels, choosing, "accuracy", "mean")
-    assert joined.weights == choose([each.on(choosing) for each in predictions], labels[choosing], "accuracy", "mean")
-    otherwise = join(predictions, np.where(choosing, labels, (labels + 1) % 3), choosing, "accuracy", "mean")
-    assert otherwise.weights == joined.weights
-    together = combine([predictions[index] for index in joined.weights], list(joined.weights.values()), "mean")
-    np.testing.assert_array_equal(joined.prediction.values, together.values)
-    assert len(joined.prediction.values) == ROWS
+    choosing, task = first_half(labels, seed=0), find_task("trec")
+
+    def joined(labels: np.ndarray) -> Joined:
+        rows = pd.DataFrame({"id": range(ROWS), "label": labels})
+        return SavedPredictions(rows, choosing, dict(zip("abc", predictions, strict=True))).join(
+            task, choosing, "mean", 5
+        )
+
+    first = joined(labels)
+    assert first.weights == joined(np.where(choosing, labels, (labels + 1) % 3)).weights
+    together = combine([predictions["abc".index(run)] for run in first.weights], [*first.weights.values()], "mean")
+    np.testing.assert_array_equal(first.prediction.values, together.values)
+    assert len(first.prediction.values) == ROWS
 
 
 def sure_of(rows: int, *sure: int) -> Prediction:

@@ -19,17 +19,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
 # Stand-ins for modules that take long to import; each waits once it has left its mark.
 SLEEPS = "import time, pathlib\npathlib.Path({mark!r}).touch()\ntime.sleep(60)\n"
-SLEEPS_IN_DESTRUCTOR = """
-import time, pathlib
-
-class Waiting:
-    def __del__(self):
-        pathlib.Path({mark!r}).touch()
-        time.sleep(60)
-
-Waiting()
-pathlib.Path({mark!r}).with_name("swallowed").touch()
-"""
 ENDS_WITH_ANOTHER = """
 import time, pathlib
 from pipeline.system.process import DeferredInterrupts
@@ -109,16 +98,6 @@ def test_an_import_is_interrupted_in_one_line(
     process.send_signal(number)
     assert process.communicate(timeout=30) == ("", f"{line}\n")
     assert process.returncode == 128 + number
-
-
-def test_an_interrupt_that_python_would_drop_ends_the_command(tmp_path: Path) -> None:
-    mark = stand_in(tmp_path, "torch", SLEEPS_IN_DESTRUCTOR)
-    process = start(["extract", "--task", "sst"], tmp_path)
-    wait_for(mark.exists, process)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == ("", f"{RESUME}\n")
-    assert process.returncode == 130
-    assert not (tmp_path / "swallowed").exists()
 
 
 def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:

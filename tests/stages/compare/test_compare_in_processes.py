@@ -20,9 +20,8 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import ExecutorName, Resources
 from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
-from stages.compare.executors.choice import executor_of
 from stages.compare.executors.pool import Outcome
-from stages.compare.executors.processes import processes
+from stages.compare.executors.processes import executor_of, processes
 from tests import forked
 from tests.forked import Forked
 from tests.runs import final_numbers
@@ -68,7 +67,7 @@ def without_figures() -> None:
 
 def workers(process: Forked) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
-    return [child for child in children if "stages.compare.executors.worker" in child.cmdline()]
+    return [child for child in children if "stages.compare.executors.pool" in child.cmdline()]
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def compare_on(
         output, error = driver.communicate(timeout=900)
     assert driver.returncode == 0, error
     assert final_numbers(several) == final_numbers(one)
-    assert "2 nodes with room for 2 cells" in error
+    assert "nodes: 2, with room for 2 at once" in error
     assert output.count("page: ") == 1
     assert not list(several.rglob("*.tmp")) and not list(several.rglob("checkpoint"))
     return error
@@ -101,4 +101,4 @@ def test_24_cells_on_two_nodes_while_the_driver_is_killed_and_a_node_ends(worksp
     with two_nodes(tmp_path) as cluster:
         told = compare_on(cluster, WHOLE, workspace, tmp_path, {0.2: signal.SIGKILL, 0.4: signal.SIGTERM})
     # A cluster takes a while to notice; a study of two cells may be over by then.
-    assert "1 node with room for 1 cell" in told
+    assert "nodes: 1, with room for 1 at once" in told

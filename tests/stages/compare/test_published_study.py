@@ -18,7 +18,7 @@ from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import METRICS
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
-from stages.compare.ensembles import EnsembleRun
+from stages.ensemble import EnsembleRun
 
 TOGETHER = {"trainable": "full", "epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
 VALUES: dict[str, Any] = {

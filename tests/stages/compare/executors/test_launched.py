@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.compare.executors import launched
-from stages.compare.executors.launched import carried_out_here, launch_command
+from stages.compare.executors import pool
+from stages.compare.executors.pool import carried_out_here, launch_command
 from tests.stages.compare.executors.cells import place_in_group, refuse, until_interrupted
 
 
@@ -21,7 +21,7 @@ def test_a_process_for_each_gpu() -> None:
     command = launch_command(4, Path("work"), Path("outcome"))
     assert command[:4] == [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
     assert "--num_processes=4" in command
-    assert command[-4:] == ["--module", "stages.compare.executors.launched", "work", "outcome"]
+    assert command[-4:] == ["--module", "stages.compare.executors.pool", "work", "outcome"]
 
 
 def test_one_process_needs_no_launcher() -> None:
@@ -56,6 +56,6 @@ def test_a_cell_that_is_asked_to_end_ends_all_its_processes(tmp_path: Path, monk
 
 
 def test_a_launcher_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launched, "launch_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(pool, "launch_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
     outcome = carried_out_here(pickle.dumps(refuse), threads=2, processes=2)
     assert "accelerate launch ended with status 3" in str(outcome.error)

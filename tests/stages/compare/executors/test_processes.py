@@ -3,13 +3,11 @@
 import math
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from pipeline.system.errors import MachineError, PipelineError
 from pipeline.system.process import cores
 from stages.compare.executors.pool import Outcome, Pool
 from stages.compare.executors.processes import _Processes, processes
-from tests.processes import in_a_process
 from tests.stages.compare.executors.cells import full_disk, once_killed, printing, refuse
 
 
@@ -122,30 +119,7 @@ def test_workers_end_with_a_main_process_that_is_killed() -> None:
     assert not worker.is_running()
 
 
-LATE = """
-import queue, time
-from stages.compare.executors import worker
-
-class Late(queue.SimpleQueue):
-    def get(self):
-        time.sleep(0.5)
-        return super().get()
-
-queue.SimpleQueue = Late
-sys.exit(worker.main())
-"""
-"""A worker that is slow to take its cell."""
-
-
-def test_a_worker_whose_main_process_ends_before_it_takes_its_cell_is_interrupted(tmp_path: Path) -> None:
-    with in_a_process(LATE, tmp_path) as worker:
-        assert worker.stdin is not None
-        Connection(os.dup(worker.stdin.fileno()), readable=False).send_bytes(pickle.dumps(partial(time.sleep, 10)))
-        worker.stdin.close()
-        assert worker.wait(60) == 128 + signal.SIGTERM
-
-
 def workers(pid: int) -> list[psutil.Process]:
     """The workers of a main process."""
     children = psutil.Process(pid).children()
-    return [child for child in children if "stages.compare.executors.worker" in child.cmdline()]
+    return [child for child in children if "stages.compare.executors.pool" in child.cmdline()]
