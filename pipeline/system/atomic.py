@@ -100,7 +100,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 temporary.rename(target)
                 break
             except OSError as error:  # another process has put a folder there meanwhile
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not target.is_dir():
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 shutil.rmtree(old, ignore_errors=True)
         _flush(target.parent)

@@ -78,6 +78,11 @@ class _Worker:
             return outcome
         return None
 
+    def end(self) -> None:
+        """Ask it to end, as it would if this process were gone."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def join(self, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, seconds))
@@ -85,8 +90,8 @@ class _Worker:
         self.process.wait()
         self._lines.join(1.0)
         self.cells.close()
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
+        self.end()
+        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def _print_lines(self) -> None:
@@ -132,7 +137,7 @@ class _Processes:
 
     def close(self) -> None:
         for worker in self._workers.values():
-            worker.process.terminate()
+            worker.end()
         end = time.monotonic() + _ENDING_SECONDS
         for worker in self._workers.values():
             worker.join(end - time.monotonic())
