@@ -25,7 +25,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.sections import ScoredRows
+from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
 from stages.demo_tasks import write_tasks
 from stages.evaluate import evaluate
