@@ -78,6 +78,8 @@ def _write_adapters(backbone: Backbone, root: Path, bottleneck: int, count: int)
             meaning=_TASK.meaning,
             metric=_TASK.metric,
             dev=0.5,
+            dev_rows=100,
+            dev_fingerprint="",
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             files={file.name: sha256_file(file) for file in sorted((root / name).iterdir())},

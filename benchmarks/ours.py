@@ -82,6 +82,8 @@ def random_adapter(
         meaning=task.meaning,
         metric=task.metric,
         dev=dev,
+        dev_rows=100,
+        dev_fingerprint="",
         backbone=backbone.name,
         backbone_weights=backbone.weights_hash,
     )

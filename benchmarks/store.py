@@ -64,6 +64,8 @@ def manifest_of(number: int, **values: Any) -> Manifest:
         pair=False,
         meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
         metric="accuracy",
+        dev_rows=100,
+        dev_fingerprint="",
         backbone="nano",
         files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
         **values,

@@ -23,7 +23,7 @@ from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import CosineSimilar, Recipe
 from pipeline.stats.metrics import best_threshold, score
-from pipeline.training.checkpoint import Progress, Scores
+from pipeline.training.checkpoint import Companion, Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
 
@@ -158,7 +158,7 @@ class Evaluations:
         return {name: scoring.predict_choosing(self._model.of(name)) for name, scoring in self._scorings.items()}
 
 
-class TrainScores:
+class TrainScores(Companion):
     """A companion of training that scores the model on training rows whenever dev is scored.
 
     It samples tasks with more than ``TRAIN_ROWS`` rows, identically for all runs on the same rows.
@@ -168,19 +168,10 @@ class TrainScores:
         """Args: scorings: of training rows, by task."""
         self._model, self._scorings = model, scorings
 
-    def start(self, kept: Mapping[str, Tensor]) -> None:
-        pass
-
-    def after_step(self, step: int, total: int) -> None:
-        pass
-
     def measured(self) -> dict[str, float | None]:
         """``train_<task>`` for each task."""
         scores = {name: each.value(each.predict(self._model.of(name))) for name, each in self._scorings.items()}
         return {f"train_{name}": value for name, value in scores.items()}
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
 
 
 def score_again(

@@ -160,15 +160,19 @@ class Companion(Protocol):
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         """The model has its weights; ``kept`` is the :meth:`state` to resume from, on the CPU; empty in a new run."""
+        return
 
     def after_step(self, step: int, total: int) -> None:
         """Optimiser step ``step`` (from 1) of ``total`` is done."""
+        return
 
     def measured(self) -> dict[str, float | None]:
         """Columns for the curve, measured since the last call; None: not measured."""
+        return {}
 
     def state(self) -> Tensors:
         """What :meth:`start` needs to resume; the checkpoint keeps it."""
+        return {}
 
 
 class Resumption:

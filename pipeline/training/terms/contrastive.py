@@ -8,18 +8,16 @@ over the rows i with a non-empty P(i). Gunel et al. (2021) add it to cross-entro
 rows of one pass are compared: with ``gradient_accumulation_steps`` those of a piece.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.models.heads import Head
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, Term
 
 
-class Contrastive:
+class Contrastive(Term):
     """The term. It reads the features that the heads of ``run.model`` had in the last forward pass in training mode."""
 
     passes = 0
@@ -41,18 +39,6 @@ class Contrastive:
         if features is None or labels.is_floating_point():
             return outputs.new_zeros(())
         return self._settings.weight * contrastive(features, labels, self._settings.temperature)
-
-    def start(self, kept: Mapping[str, Tensor]) -> None:
-        pass
-
-    def after_step(self, step: int, total: int) -> None:
-        pass
-
-    def measured(self) -> dict[str, float | None]:
-        return {}
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
 
 
 def contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:

@@ -17,12 +17,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from pipeline.data.batches import Piece
 from pipeline.models.heads import is_threshold
 from pipeline.training.checkpoint import trainable
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, Term
 
 EARLY, LATE, EARLY_SHARE = 0.99, 0.999, 0.1
 
 
-class Proximal:
+class Proximal(Term):
     """The term, and the companion of training that keeps the teacher.
 
     The teacher copies the trainable tensors, heads included, and shares the frozen ones. It runs in evaluation mode
@@ -64,9 +64,6 @@ class Proximal:
         beta = EARLY if step <= EARLY_SHARE * total else LATE
         live = [parameter.detach() for parameter in trainable(self._model).values()]
         self._means[beta](list(self.teacher.values()), live, step)
-
-    def measured(self) -> dict[str, float | None]:
-        return {}
 
     def state(self) -> dict[str, Tensor]:
         return dict(self.teacher)

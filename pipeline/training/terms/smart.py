@@ -27,13 +27,13 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.parts import SmartDirection
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, Term
 
 NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 """sigma, eta and epsilon of the authors' code."""
 
 
-class Smoothness:
+class Smoothness(Term):
     """The term ``lambda R``; the mean of its cosines since the last evaluation goes into the curve.
 
     The model must run its embeddings: with a cached prefix nothing would be perturbed, which raises a RuntimeError.
@@ -72,9 +72,6 @@ class Smoothness:
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         self._cosines = kept.get("cosines", torch.zeros(2))
-
-    def after_step(self, step: int, total: int) -> None:
-        pass
 
     def measured(self) -> dict[str, float | None]:
         total, count = self._cosines.tolist()
