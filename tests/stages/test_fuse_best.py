@@ -48,7 +48,7 @@ def fused(place: Workspace, quick: Quick, tmp_path: Path, target: str = "films",
     return fuse(target, quick("fusion", **options), replace(place, reports=tmp_path), seed=1, sources="best:1").record
 
 
-@pytest.mark.parametrize("whole", [1, 16])
+@pytest.mark.parametrize("whole", [1, pytest.param(16, marks=pytest.mark.long)])
 def test_of_several_the_one_that_knows_the_target_is_fused(
     whole: int,
     stocked: Workspace,

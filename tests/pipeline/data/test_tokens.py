@@ -1,8 +1,6 @@
 """Tokenising a split twice gives the same arrays, and whatever changes them changes the key of the cache."""
 
 import dataclasses
-import io
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from pipeline.data.batches import training_batches
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, whole_lengths
 from pipeline.models.backbone import open_backbone
-from pipeline.system import streams
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
 CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
@@ -103,14 +100,6 @@ def test_the_cache_is_hit_and_gives_equal_arrays(
     assert arrays(cached) == arrays(fresh)
     assert len(keys(cache)) == 1
     np.testing.assert_array_equal(cached.labels, fresh.labels)
-
-
-def test_the_cache_is_its_owners_alone(tokenizer: Tokenizer, cache: Path) -> None:
-    tokenise(ROWS, tokenizer, "cross", 12)
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-    cache.chmod(0o750)  # as a person wants it
-    tokenise(ROWS, tokenizer, "cross", 11)
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o750
 
 
 def test_labels_and_ids_are_the_rows_own_and_not_the_caches(tokenizer: Tokenizer, cache: Path) -> None:
@@ -351,30 +340,3 @@ def listed(split: TokenisedSplit) -> TokenisedSplit:
 def drawn(split: TokenisedSplit) -> list[dict[str, Any]]:
     batches = [piece for batch in training_batches(split, 2, 1, 3, 1, 0) for piece in batch]
     return [{name: (str(tensor.dtype), tensor.tolist()) for name, tensor in batch.items()} for batch in batches]
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-@pytest.mark.parametrize("is_command", [True, False])
-def test_a_command_shows_that_it_tokenises_many_rows(
-    is_terminal: bool, is_command: bool, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = streams._Progress if is_command else io.TextIOWrapper
-    stream = kind(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("sys.stderr", stream)
-    tokenise(MANY, tokenizer, "cross", 7, cached=False)
-    monkeypatch.setattr(tokens, "_MANY", 4)
-    stream.flush()
-    assert stream.buffer.getvalue() == b""  # few rows take no time
-    tokenise(MANY, tokenizer, "cross", 7, cached=False)
-    stream.flush()
-    shown = stream.buffer.getvalue().decode()
-    if not is_command:
-        assert shown == ""
-    elif is_terminal:
-        assert "tokenising" in shown and "100%" in shown
-    else:
-        assert shown == "tokenising 9 rows ...\n"

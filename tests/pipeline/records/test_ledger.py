@@ -1,6 +1,5 @@
 """A run is finished when its run.json stands complete, and not before; a damaged one is named."""
 
-import errno
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger, RunBusy
-from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers, leftovers, write_text
@@ -90,13 +89,6 @@ def test_rows_that_only_score_stand_beside_those_that_chose(ledger: Ledger) -> N
     assert (OWN.value, OWN.scored_rows) == (0.5, 2)  # where dev is scored too
     ledger.finish(record("ba9876543210"), CURVE, PREDICTIONS)
     assert [len(ledger.predictions("ba9876543210", split=split)) for split in ("scored", "dev", "test")] == [2, 2, 0]
-
-
-def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) -> None:
-    older = record(schema_version=1)
-    assert older.schema_version < SCHEMA
-    ledger.finish(older, CURVE, PREDICTIONS)
-    assert ledger.find(RUN) == older
 
 
 def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:
@@ -363,24 +355,6 @@ def test_the_next_command_may_wait_for_a_run(
     assert set(ledger.find(RUN).scores) == {"quora", "sst", "sts"}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_a_file_system_without_locks_is_told_once_and_never_busy(
-    number: int, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setattr("pipeline.system.locks._warned", set())
-    for _ in range(2):  # the second time over the file that the first one left
-        with ledger.lock(RUN):
-            ledger.finish(record(), CURVE, PREDICTIONS)
-        assert not ledger.is_busy(RUN)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{ledger.folder(RUN)}: its file system has no file locks ({os.strerror(number)})" in line
-    assert "--reports" in line
-
-
 def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="broken"), ledger.lock(RUN):
         raise ValueError("broken")
@@ -416,12 +390,6 @@ def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file")
     with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
         pytest.fail("locked in a file")
-
-
-def test_reports_on_a_disk_that_is_not_mounted_are_named(tmp_path: Path) -> None:
-    (tmp_path / "reports").symlink_to(tmp_path / "nothing")
-    with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
-        pytest.fail("locked nowhere")
 
 
 def test_equal_identities_have_equal_names_and_others_do_not() -> None:

@@ -71,13 +71,6 @@ def test_saving_again_replaces_the_artifact_whole(store: Store) -> None:
     assert [found.manifest.dev for found in store.artifacts()] == [0.75]
 
 
-def test_all_files_of_an_artifact_may_be_read_by_whom_its_manifest_may(store: Store) -> None:
-    """safetensors writes files that their owner alone may read."""
-    files = list(save(store, SST).folder.iterdir())
-    assert len(files) == 4
-    assert len({file.stat().st_mode for file in files}) == 1
-
-
 def test_the_digest_tells_contents_apart(store: Store) -> None:
     first, second = save(store, SST), save(store, OTHER)
     assert first.manifest.digest != second.manifest.digest
@@ -260,16 +253,6 @@ def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.Mon
     left.rename(left_behind(folder.parent, SST))  # the command ends
     save(store, SST)
     assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
-    folder = save(store, SST).folder
-    folder.rename(tmp_path / "elsewhere")
-    folder.symlink_to(tmp_path / "elsewhere")
-    assert store.verify() == 1
-    store.remove(SST)
-    assert not folder.is_symlink()
-    assert (tmp_path / "elsewhere" / MANIFEST).is_file()
 
 
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:

@@ -1,8 +1,6 @@
 """The verbs of ``store`` as a person gives them: what they print, and their exit status."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,12 +65,6 @@ def test_what_a_manifest_says_can_neither_steer_a_terminal_nor_forge_a_line(
     status, (line,), errors = verb("list")
     assert (status, errors) == (0, [])
     assert line.startswith(SST) and line.isprintable()
-
-
-def test_nobody_waits_for_torch_to_see_a_list() -> None:
-    heavy = "{'torch', 'pandas', 'numpy'}"
-    code = f"import sys, pipeline.cli.app, pipeline.records.archives; sys.exit(bool({heavy} & {{*sys.modules}}))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_member_of_an_ensemble_is_removed_only_by_force(verb: Run, store: Store, tmp_path: Path) -> None:

@@ -53,19 +53,19 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
-        ({}, 1),
-        ({"pooling": "cls"}, 1),
+        pytest.param({}, 1, marks=pytest.mark.long),
+        pytest.param({"pooling": "cls"}, 1, marks=pytest.mark.long),
         ({"pooling": "pooler"}, 1),
-        ({"split_layers": 1, "pooling": "pooler"}, 1),
+        pytest.param({"split_layers": 1, "pooling": "pooler"}, 1, marks=pytest.mark.long),
         ({"trainable": "head"}, 1),
-        ({"split_layers": 1}, 1),
+        pytest.param({"split_layers": 1}, 1, marks=pytest.mark.long),
         ({"split_layers": 2, "pooling": "cls"}, 1),
         ({"own": {"films": {"pooling": "cls"}}}, 1),
         ({"own": {"films": {"max_length": 12}}}, 2),
         ({"second_encoder": "static"}, 2),
-        ({"second_encoder": "tuned"}, 2),
+        pytest.param({"second_encoder": "tuned"}, 2, marks=pytest.mark.long),
         ({"trainable": "full+adapter", "adapter": "pal"}, 2),
-        ({"trainable": "adapter", "adapter": "prefix"}, 2),
+        pytest.param({"trainable": "adapter", "adapter": "prefix"}, 2, marks=pytest.mark.long),
         ({"trainable": "adapter", "adapter": "houlsby", "train_layernorm": True}, 2),
     ],
     ids=str,
@@ -95,7 +95,7 @@ def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, 
     pd.testing.assert_frame_equal(says("films", record.run, "films")[0], dev, check_dtype=False, atol=1e-5)
 
 
-def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says) -> None:  # type: ignore[no-untyped-def]
+def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     rows: dict[str, Any] = {
         "joint": {"method": "multitask"},
         "in-turn": {"method": "sequential", "order": ["meals", "films"]},
@@ -104,6 +104,10 @@ def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, s
         "name": "kept", "methods": list(rows), "targets": ["films", "meals"], "seeds": [1], "limit": 40,
         "recipe": {"epochs": 1, "batch_size": 16},
     }  # fmt: skip
+
+    monkeypatch.setattr(
+        "stages.compare.compare.write_report", lambda _result, _ledger, folder: (folder / "tables.md").touch()
+    )
 
     def runs(keep: bool) -> dict[str, str]:
         own = {name: row | {"keep_weights": keep} for name, row in rows.items()}

@@ -110,6 +110,7 @@ def test_two_tasks_train_over_one_backbone(trainable: str, settings: Any, worksp
     assert whole == (trainable == "full+adapter")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("trainable", ["adapter", "full+adapter"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_of_one_task_moves_no_module_and_no_head_of_another(

@@ -38,9 +38,11 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
     ("task", "settings"),
     [
         ("films", {}),
-        ("films", {"pooling": "cls", "head_dropout": 0.3, "gradient_accumulation_steps": 3}),
+        pytest.param(
+            "films", {"pooling": "cls", "head_dropout": 0.3, "gradient_accumulation_steps": 3}, marks=pytest.mark.long
+        ),
         ("pairs", {"encoding": "siamese", "min_steps": 20, "evaluations": 2}),
-        ("pairs", {"head": "cosine", "score_start": True}),
+        pytest.param("pairs", {"head": "cosine", "score_start": True}, marks=pytest.mark.long),
         ("films", {"trainable": "full+adapter", "backbone_learning_rate": 1e-4, "layer_decay": 0.5}),
     ],
 )
@@ -188,7 +190,13 @@ def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, messag
 
 @pytest.mark.parametrize(
     "settings",
-    [{"mixing": "round-robin"}, {"mixing": "annealed", "steps_per_epoch": 7}, {"gradient_surgery": "pcgrad"}],
+    [
+        {"mixing": "annealed", "steps_per_epoch": 7},
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ({"mixing": "round-robin"}, {"gradient_surgery": "pcgrad"})
+        ),
+    ],
     ids=str,
 )
 def test_a_stopped_run_goes_on_by_its_rule(settings, workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -111,6 +111,7 @@ def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGINT
 
 
+@pytest.mark.long
 def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tmp_path: Path) -> None:
     mark = stand_in(tmp_path, "torch", ENDS_WITH_ANOTHER)
     process = start(["extract", "--task", "sst"], tmp_path)
@@ -123,6 +124,7 @@ def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tm
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["in the background", "under nohup"])
 def test_a_signal_that_the_parent_ignores_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
     mark = stand_in(tmp_path, "torch", SLEEPS)

@@ -1,24 +1,14 @@
 """Studies of these tests are reported without figures, whose drawing would take a third of the time."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from pipeline.reporting import build
-
-_FIGURES = build.FIGURES
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(build, "FIGURES", ())
-        yield
-
-
-@contextmanager
-def with_figures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(build, "FIGURES", _FIGURES)
         yield

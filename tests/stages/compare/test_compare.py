@@ -25,7 +25,6 @@ from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
-from tests.stages.compare.conftest import with_figures
 from tests.stages.compare.small import QUICK, again, study
 
 
@@ -43,8 +42,7 @@ def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no
         dev_limit=30,
         curve={"rows": [24, 48], "methods": ["full", "multitask", "fusion"]},
     )
-    with with_figures():
-        return small, workspace, *compare(small, workspace)
+    return small, workspace, *compare(small, workspace)
 
 
 @pytest.mark.slow
@@ -60,7 +58,6 @@ def test_a_study_has_every_row_target_and_seed(compared) -> None:  # type: ignor
     assert len(result.entries) == len(main) + len(curve)
     for name in ("study.json", "results.csv", "tables.md", "tables.tex", "index.html"):
         assert (folder / name).is_file()
-    assert list((folder / "figures").glob("*.svg"))
 
 
 def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
@@ -115,8 +112,7 @@ def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: 
     for file in kept:
         if file.name != "study.json":
             file.unlink()
-    with with_figures():
-        assert report("small", workspace.reports) == folder
+    assert report("small", workspace.reports) == folder
     assert {file: file.read_bytes() for file in kept} == kept
     with pytest.raises(PipelineError, match="compare --study nothing"):
         report("nothing", workspace.reports)

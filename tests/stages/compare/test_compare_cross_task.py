@@ -228,7 +228,10 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
 
 @pytest.mark.parametrize(
     ("of_task", "of_row"),
-    [({"cosine_scale": "shifted"}, {}), ({}, {"tune": {"cosine_scale": ["shifted"]}})],
+    [
+        pytest.param({"cosine_scale": "shifted"}, {}, marks=pytest.mark.long),
+        ({}, {"tune": {"cosine_scale": ["shifted"]}}),
+    ],
     ids=["written", "tuned"],
 )
 def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(

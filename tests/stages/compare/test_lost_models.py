@@ -43,7 +43,7 @@ TUNED = {"adapter": {"epochs": [1, 2, 3]}}
 
 @pytest.mark.parametrize(
     ("tuned", "at_once"),
-    [({}, 1), (TUNED, 1), pytest.param(TUNED, 2, marks=pytest.mark.long)],
+    [({}, 1), *(pytest.param(TUNED, count, marks=pytest.mark.long) for count in (1, 2))],
     ids=["one recipe", "tuned", "tuned, in processes"],
 )
 def test_a_lost_model_that_cannot_be_made_again_fails_only_what_builds_on_it(

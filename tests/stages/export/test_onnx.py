@@ -101,8 +101,13 @@ def test_the_file_answers_as_torch_does(
         pytest.param("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}, marks=pytest.mark.long),
         pytest.param("electra", "films", ADAPTER, marks=pytest.mark.long),
         ("deberta-v2", "films", {"trainable": "fusion"}),
-        ("modernbert", "pairs", ADAPTER),
-        ("distilbert", "pairs", {"trainable": "fusion", "fusion": "anchored", "average_orders": True}),
+        pytest.param("modernbert", "pairs", ADAPTER, marks=pytest.mark.long),
+        pytest.param(
+            "distilbert",
+            "pairs",
+            {"trainable": "fusion", "fusion": "anchored", "average_orders": True},
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "bert",
             "films",

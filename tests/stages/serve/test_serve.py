@@ -387,7 +387,7 @@ def test_a_batch_of_the_queue_is_one_forward_pass(shop: Shop, monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [SIGNALS[0], *(pytest.param(n, marks=pytest.mark.long) for n in SIGNALS[1:])])
 def test_a_signal_stops_the_server_once_it_has_answered(number: signal.Signals, shop: Shop) -> None:
     """The real process: requests that arrived before the signal get their answers, and the status is 0."""
     line = ["serve", "--store", str(shop.store), "--port", "0", "--max-wait", "1500", "--precision", "fp32"]
