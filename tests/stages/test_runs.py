@@ -24,7 +24,7 @@ from pipeline.settings.rows import Method
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.run_comparison import compare_runs
-from stages.runs import Runs, Sort
+from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save, save_ensemble
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
@@ -417,6 +417,15 @@ def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.Cap
         assert main([*verb, f"--reports={tmp_path / 'none'}", f"--store={tmp_path / 'none'}"]) == 0
     assert capsys.readouterr().out.startswith(f"no finished runs in {tmp_path / 'none/runs'}\n")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
+def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
+    curve = [CurvePoint(float(epoch), None, 0.5) for epoch in range(count)]
+    shown = [point.epoch for point in few_points(curve, best=count // 3)]
+    assert shown == sorted(set(shown))
+    assert {0, count - 1, count // 3} <= set(shown)
+    assert len(shown) <= 7
 
 
 def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # type: ignore[no-untyped-def]
