@@ -252,7 +252,9 @@ class Study(BaseModel):
         row, targets = self.row(name), self.targets_of(name) if target is None else (target,)
         if row.kind.is_ensemble:
             joined = [member for member in row.members if target is None or target in self.targets_of(member)]
-            return {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
+            counts = {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
+            # A mean of all its members selects nothing itself.
+            return {name: 1} if row.rule == "uniform" and {*counts.values()} == {1} else counts
         bases = {base: len(self.row(base).trials) for task in targets for base in self.bases_on(name, task)}
         taken = bases if sum(bases.values()) > 1 else {}  # a single run was not selected
         return {name: len(row.trials), **taken}

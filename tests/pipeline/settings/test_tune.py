@@ -50,6 +50,14 @@ def test_rows_tune_what_their_method_does_unless_they_say() -> None:
     assert "(full fine-tuning 1; fixed 1; own 3; the 6 others 2 each)" in many.unequal_trials
 
 
+def test_only_an_ensemble_that_selects_has_the_trials_of_its_members() -> None:
+    joined = {rule: {"method": "ensemble", "of": ["full", "adapter"], "rule": rule} for rule in ("uniform", "mean")}
+    study = parse({}, methods=["full", "adapter", *joined], rows=joined, scoring="half")
+    assert [study.trials_on_target(name) for name in study.methods] == [1, 1, 1, 2]
+    tuned = parse({}, methods=["full", *joined], rows=joined, scoring="half", tune={"full": {"epochs": [1, 2]}})
+    assert tuned.trials_on_target("uniform") == tuned.trials_on_target("mean") == 3
+
+
 def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
     tune = {"adapter": {"epochs": [3, 4]}}
     given = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, given={"epochs": 7}, tune=tune)
