@@ -7,12 +7,9 @@ from typing import Literal
 from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, pool, report, studies
-from pipeline.cli.export import export
-from pipeline.cli.predict import ensemble, evaluate, predict
-from pipeline.cli.runs import doctor, du, runs_app
-from pipeline.cli.serve import explain, serve
+from pipeline.cli.predict import ensemble, evaluate, explain, export, predict, serve
+from pipeline.cli.runs import doctor, du, runs_app, store_app
 from pipeline.cli.settings_file import fill_in
-from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
 from pipeline.system.errors import PipelineError, machine_errors

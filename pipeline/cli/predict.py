@@ -1,18 +1,39 @@
-"""Verbs that use trained models: predict, evaluate, ensemble."""
+"""Verbs that use trained models: predict, evaluate, ensemble, explain, export, serve."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pipeline.cli.options import REPORTS, DataFolders, Json, Passes, Places, ReportsFolder, Seed, TableFile, names_in
-from pipeline.cli.printing import print_ensemble, print_evaluation, print_predictions
+from cyclopts import Parameter
+
+from pipeline.cli.options import (
+    PLACES,
+    REPORTS,
+    STORE,
+    DataFolders,
+    Flag,
+    FreeText,
+    Json,
+    Passes,
+    Places,
+    ReportsFolder,
+    Seed,
+    StoreFolder,
+    TableFile,
+    between,
+    names_in,
+    need_extra,
+)
+from pipeline.cli.printing import print_ensemble, print_evaluation, print_explanation, print_filled, print_predictions
 from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
-from pipeline.runs.kept_models import check_models
+from pipeline.runs.kept_models import check_models, find_model, parse_model
 from pipeline.settings.fields import layers_option
+from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
-from pipeline.system.reading import reading
+from pipeline.system.reading import present, reading
 from pipeline.system.streams import LIBRARIES, announce, notice
+from stages.serve.door import Limits, check_serve
 
 
 def predict(
@@ -105,7 +126,7 @@ def evaluate(
         _check_there(input)
     check_models(target, using, places.task, places.store, places.reports)
     announce(LIBRARIES)
-    from stages import evaluate as stage
+    from stages import predict as stage
 
     evaluation = stage.evaluate(
         target,
@@ -168,3 +189,133 @@ def _check_there(table: Path) -> None:
     if table != STANDARD:
         with reading(table):
             table.stat()
+
+
+def explain(
+    *,
+    target: str,
+    text: FreeText,
+    text_b: FreeText | None = None,
+    using: str = "auto",
+    precision: Precision = "auto",
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Explain a model's answer for one text: the shares of a fusion's adapters, and what changes without each adapter.
+
+    Args:
+        target: The task, or TASK@RUN for one run.
+        text: The text, or the first of a pair.
+        text_b: The second text of a pair.
+        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
+        precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
+    """
+    inputs = text if text_b is None else (text, text_b)
+    places.check()
+    task, run, root = parse_model(target, places.store, *places.data)
+    if run and using != "auto":
+        raise PipelineError(f"--target {target} and --using {using} each say which model: give one of them")
+    # Without a folder that describes the task, the model's description is used.
+    own = next((folder for folder in places.data if present(folder / task / "task.toml")), None)
+    find_model(task, run or using, root, places.reports)
+    announce(LIBRARIES)
+    from pipeline.runs.model import load
+    from stages import explain as stage
+
+    model = load(
+        target,
+        store=places.store,
+        backbone=places.backbone,
+        data=own,
+        reports=places.reports,
+        using=using,
+        precision=precision,
+    )
+    model.check(inputs, "--text (with --text-b for a pair)")
+    singles = [model.sibling(artifact) for artifact in model.beside()]
+    print_explanation(stage.explain(model, inputs, singles), json)
+    if model.kind != "fusion":
+        notice(f"note: only a fusion mixes adapters: --target {task} --using fusion explains one, if the task has one")
+
+
+def serve(
+    *,
+    port: Annotated[int, between(0, 2**16 - 1)] = 8000,
+    host: str = "127.0.0.1",
+    model: str | None = None,
+    backbone: Annotated[str | None, Parameter(group=PLACES)] = None,
+    store: StoreFolder = STORE,
+    precision: Precision = "auto",
+    limits: Annotated[Limits, Parameter(name="*", group="Limits")] = Limits(),
+) -> None:
+    """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
+
+    Args:
+        port: Port to listen on; 0: any free port, which is printed.
+        host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
+        model: The model of POST /predict: a task or TASK@RUN (the only task).
+        backbone: Hub id or local folder of the backbone (the one that the models were trained on).
+        precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
+    """
+    need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
+    check_serve(store, host, port, model, backbone, limits)
+    announce(LIBRARIES)
+    from stages.serve import serve as stage
+
+    stage.serve(store, host=host, port=port, target=model, backbone=backbone, precision=precision, limits=limits)
+
+
+def export(
+    *,
+    target: str,
+    output: Path,
+    format: Literal["onnx", "adapterhub"] = "onnx",
+    using: str = "auto",
+    int8: Flag = False,
+    license: Annotated[str | None, Parameter(name="--license")] = None,
+    push_to_hub: str | None = None,
+    yes: Flag = False,
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Write a trained model for other programs: as ONNX, or as stock AdapterHub and transformers load it.
+
+    The folder appears only if the exported model answers as the trained one does.
+
+    Args:
+        target: The task.
+        output: Folder to write. An earlier export there is replaced; a folder with any other file is refused.
+        format: onnx: for onnxruntime, any model; adapterhub: adapters and fusions in AdapterHub's files, other models
+            in those of transformers.
+        using: fusion, adapter (each: the best on dev) or a RUN; auto: the better of fusion and adapter on dev.
+        int8: onnx: store weights as 8-bit integers; the check reports how much answers change.
+        license: Identifier for the model card, such as apache-2.0 (not stated).
+        push_to_hub: Repository OWNER/NAME of the Hugging Face Hub. Only lists what would be uploaded, unless --yes is
+            given. A new repository is private.
+        yes: Upload.
+    """
+    if int8 and format != "onnx":
+        raise PipelineError(f"--int8 is for --format onnx, not {format}")
+    if yes and push_to_hub is None:
+        raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
+    from stages.export import hub
+
+    places.check(target)
+    hub.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
+    if format == "onnx":
+        need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
+    announce(LIBRARIES)
+    from stages.export import export as stage
+
+    exported = stage.export(
+        target,
+        output,
+        places.workspace(usual=""),
+        format,
+        int8=int8,
+        using=using,
+        licence=license,
+        push_to=push_to_hub,
+        upload=yes,
+    )
+    print_filled("export", exported.summary(), json, exported=exported)

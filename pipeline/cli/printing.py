@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from pipeline.runs.probing import ProbeScore
     from stages.compare.compare import DryRun
     from stages.doctor import Finding
-    from stages.evaluate import Evaluation
-    from stages.predict import PredictedTable
+    from stages.predict import Evaluation, PredictedTable
     from stages.runs import ListedRun, RunDescription, Usage
 
 

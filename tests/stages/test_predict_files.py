@@ -19,9 +19,8 @@ from pipeline.data.tokens import Cut
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.evaluate import evaluate
 from stages.extract import extract
-from stages.predict import predict
+from stages.predict import evaluate, predict
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 

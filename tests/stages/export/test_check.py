@@ -10,7 +10,7 @@ import pytest
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.export.check import check, compare
+from stages.export.export import check, compare
 
 FILES = {"metric": "pearson", "files": {"train": "a", "dev": "b"}, "text": ["text"], "label": "score"}
 ROWS = 40

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
-from stages.export.check import compare, script_of
+from stages.export.export import compare, script_of
 from stages.export.trained import Trained
 from tests.stages.export.models import answers_of, assert_equal_answers, random_model, task_of, texts_for
 
