@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from pipeline.data import delimited, sheets, typed
+from pipeline.data import delimited, typed
 from pipeline.system import atomic
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import check_regular, reading
@@ -69,7 +69,7 @@ FORMATS = {
     ".tsv": Format(partial(delimited.read, suffix="tsv"), partial(delimited.write, separator="\t")),
     ".jsonl": Format(typed.read_json_lines, typed.write_json_lines),
     ".json": Format(typed.read_json, typed.write_json),
-    ".xlsx": Format(sheets.read, sheets.write, magic=b"PK\x03\x04", is_exact=False),
+    ".xlsx": Format(typed.read_xlsx, typed.write_xlsx, magic=b"PK\x03\x04", is_exact=False),
 }
 """By suffix."""
 SUFFIXES = tuple(FORMATS)
