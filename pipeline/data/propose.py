@@ -317,8 +317,8 @@ def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: Meaning | None) -> 
         len(numbers) <= _FEW_SCORES or bool((numbers == np.floor(numbers)).all()) if are_scores else len(numbers) > 2
     )
     if not np.isnan(numbers).any() and may_be_other and meaning != ("score" if are_scores else "code"):
-        other = "classes" if are_scores else "score"
-        yield f"the {len(numbers)} different numbers are read as {kind}: --kind {other} reads them as {other}"
+        now, option, other = ("scores", "classes", "classes") if are_scores else ("classes", "score", "scores")
+        yield f"the {len(numbers)} different numbers are read as {now}: --kind {option} reads them as {other}"
 
 
 def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
