@@ -167,9 +167,8 @@ class Jobs(Known):
     def look_again(self) -> None:
         """Look everything up again: what failed here may have been finished by another command, or have lost only its
         model; and what was built on a model that came out otherwise when it was made again is now missing."""
-        failed = {job: error for job, error in self.outcomes.items() if isinstance(error, PipelineError)}
-        self.outcomes = {}
-        self.outcomes = {**failed, **on_main_process(partial(self._look_up, again=True))}
+        self.outcomes = {job: error for job, error in self.outcomes.items() if isinstance(error, PipelineError)}
+        self.outcomes = on_main_process(partial(self._look_up, again=True))
 
     def _look_up(self, again: bool = False) -> dict[Job, RunRecord | PipelineError]:
         """The jobs that the ledger has.
@@ -180,7 +179,7 @@ class Jobs(Known):
         for job in self.jobs:
             # Again, jobs may fail as when they were to be trained: their errors are known.
             with suppress(*((PipelineError,) if again else ())):
-                if job not in self.outcomes and self.can_run(job) and (record := self._recorded(job)) is not None:
+                if self.can_run(job) and (record := self._recorded(job)) is not None:
                     self.outcomes[job] = record
         return self.outcomes
 
