@@ -136,7 +136,10 @@ def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> 
     assert run("report", "--study", "tiny", places[3])[0] == 0
 
 
-def test_studies_of_one_target_each_are_tested_together(places: list[str], run: Command, tmp_path: Path) -> None:
+def test_studies_of_one_target_each_are_tested_together(
+    places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.reporting.build.FIGURES", ())
     recipe = '[recipe]\nbottleneck = 8\nepochs = 1\nfusion = "gated"\n'
     for name, target, source in (("first", "films", "meals"), ("second", "meals", "films")):
         text = f'targets = ["{target}"]\nsources = ["{source}"]\nseeds = [1]\nscoring = "half"\n{recipe}'
@@ -156,8 +159,8 @@ def test_studies_of_one_target_each_are_tested_together(places: list[str], run: 
         "against"
     ]["the target alone"]["targets"] == {"meals": alone["targets"]["meals"]}
     for arguments, message in (
-        (["first", "first"], "pool: first twice: name each study once"),
-        (["first", tmp_path / "first.toml"], "pool: first twice: name each study once"),
+        (["first", "first"], "in two of the studies"),
+        (["first", tmp_path / "first.toml"], "in two of the studies"),
         (["first", "second", "--targets", ","], "--targets"),
         (["first", "third"], "no such study here: run python -m pipeline compare --study third first"),
         (["first", "second", "--targets", "films,sst"], "--targets sst: name some of films, meals"),

@@ -68,6 +68,7 @@ def command(code: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.long
 def test_figures_that_have_nowhere_to_keep_settings_say_so() -> None:
     status, error = command(without("def mkdtemp(**_): raise OSError", "tempfile.mkdtemp = mkdtemp"), "report")
     assert status == 2
@@ -75,6 +76,7 @@ def test_figures_that_have_nowhere_to_keep_settings_say_so() -> None:
     assert error.splitlines()[-1].endswith("set the MPLCONFIGDIR environment variable to a writable directory")
 
 
+@pytest.mark.long
 def test_torch_without_any_temporary_folder_says_so() -> None:
     status, error = command(
         without("tempfile._candidate_tempdir_list = lambda: ['/dev/null']"), *["extract", "--task", "sst"]
