@@ -27,8 +27,8 @@ test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # What takes minutes on end: the whole demo; a study of 24 cells on a Ray cluster of two nodes, of which one ends; 300
-# kills and 153 disturbances of real commands. And what tests tools or repeats a test: mutation, benchmarks, the pages'
-# every part, the products of which make test runs a covering subset (@pytest.mark.covering).
+# kills and 153 disturbances of real commands; a server under abuse. And what tests tools or repeats a test: mutation,
+# benchmarks, the pages' every part, the cases and products of which make test runs a part (@pytest.mark.covering).
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,24 +175,3 @@ def test_an_ensemble_whose_member_is_gone_is_a_problem(diagnosis: Diagnosis, pla
     save_ensemble(place / "reports", "both", RUN, "e" * 12)
     ((state, text),) = lines_of("ensembles", diagnosis()[1])
     assert state == "problem" and text.startswith("ensemble both cannot predict")
-
-
-@pytest.fixture
-def server() -> Iterator[tuple[HTTPServer, list[int]]]:
-    """Answers with the status in the list."""
-    answers = [200]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_response(answers[0])
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as served:
-        thread = threading.Thread(target=served.serve_forever)
-        thread.start()
-        yield served, answers
-        served.shutdown()
-        thread.join()

@@ -15,25 +15,6 @@ from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD
 
 SHIPPED = sorted(BUILT_IN.glob("*.toml"))
-EXPECTED = [
-    "banking77",
-    "cb",
-    "cfimdb",
-    "cola",
-    "imdb",
-    "mnli",
-    "mr",
-    "mrpc",
-    "quora",
-    "rotten15k",
-    "rte",
-    "sick",
-    "snli",
-    "sst",
-    "sts",
-    "subj",
-    "trec",
-]
 DATA = os.environ.get("TASKS_DATA")
 """A folder with the built-in tasks' files, where there is one: see docs/development.md."""
 

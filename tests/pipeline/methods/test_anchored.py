@@ -19,7 +19,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, saved_modules, trainable
+from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, trainable
 from tests.pipeline.methods.test_fast_fusion import assert_same, fused_model
 
 SOURCES = ("films", "pairs", "scores")
@@ -48,10 +48,6 @@ def trained(encoder: nn.Module) -> Any:
         for layer in layers(encoder):
             layer.score_bias.copy_(torch.tensor([0.5, 2.0, -1.0]))
     return encoder
-
-
-def fusion_in(folder: Path, **values: Any) -> SavedModules:
-    return saved_modules("pairs", folder, trainable="fusion", fusion="anchored", fusion_rank=4, **values)
 
 
 def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """A fusion over some of its sources is the same fusion with the other scores at minus infinity."""
 
-from collections.abc import Callable
-
 import adapters
 import pytest
 import torch
@@ -23,7 +21,6 @@ from tests.pipeline.methods.adapted import (
 )
 
 NAMES = ("films", "meals", "pairs")
-Make = Callable[..., PreTrainedModel]
 
 
 @pytest.fixture(scope="module")

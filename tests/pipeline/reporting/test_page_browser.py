@@ -300,25 +300,6 @@ def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable
     assert page.locator("[id='run-full-sst-1'] summary").is_visible()
 
 
-def overlay(page: Page) -> Any:
-    """What the figure of several runs' curves shows: its lines, their colours, and what the legend names."""
-    return page.evaluate("""() => {
-        const lines = [...document.querySelectorAll('#curves g path')];
-        return {
-            labels: lines.map(line => line.querySelector('title').textContent),
-            colours: lines.map(line => getComputedStyle(line).stroke),
-            points: lines.map(line => line.getAttribute('d').split('L').length),
-            legend: [...document.querySelectorAll('#curves .legend > span')].map(entry => entry.textContent),
-            name: document.querySelector('#curves svg').getAttribute('aria-label'),
-        };
-    }""")
-
-
-def choose(page: Page, menu: str, option: str) -> Any:
-    page.locator(f"#curves label:has-text('{menu}') select").select_option(option)
-    return overlay(page)
-
-
 @pytest.mark.long
 def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:
     """Their numbers are those of the runs' tables: what is added does not grow with the points."""

@@ -23,7 +23,6 @@ from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
 from tests.pipeline.settings.test_study import STUDIES
 
-OWN = ("", "-pal", "-prefix", "-adapter")
 REPORTS = ("Xu", "LiuShen", "Hayes", "Wang")
 Place = tuple[str, str, str, str]
 """Report, table, split and row."""

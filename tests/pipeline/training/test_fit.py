@@ -761,25 +761,6 @@ def command_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Counting:
-    """A companion that counts steps."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.steps, self.began = name, list[tuple[int, int]](), list[float]()
-
-    def start(self, kept: Any) -> None:
-        self.began.append(kept["count"].item() if kept else 0)
-
-    def after_step(self, step: int, total: int) -> None:
-        self.steps.append((step, total))
-
-    def measured(self) -> dict[str, float | None]:
-        return {self.name: float(len(self.steps))}
-
-    def state(self) -> dict[str, Tensor]:
-        return {"count": torch.tensor(float(len(self.steps)))}
-
-
 ONCE = {"schedule": "constant", "warmup_ratio": 0.0, "learning_rate": 1e-3, "weight_decay": 0.01, "max_grad_norm": 1e6}
 
 

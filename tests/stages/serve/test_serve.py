@@ -35,8 +35,6 @@ from tests.nano import save_backbone
 from tests.serving import served
 from tests.stages.conftest import Shop
 
-ROOT = Path(__file__).parents[3]
-
 
 def texts_of(shop: Shop, task: str) -> list[Any]:
     assert shop.workspace.data is not None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +22,6 @@ import httpx
 from tests.forked import Forked
 from tests.stages.conftest import Shop
 
-ROOT = Path(__file__).parents[3]
 GOOD = {"inputs": "the film is good"}
 MOST_MB = 150
 """What abuse may add to the server's memory: 64 bodies of 1 MiB, and the texts that wait."""
