@@ -113,8 +113,6 @@ TEN = str([*range(10)])
 
 FILES: dict[str, tuple[tuple[list[str], bytes], str]] = {
     "a recipe nested 10^5 deep": (recipe(f"a = {'[' * DEEP}{']' * DEEP}"), "nested too deeply"),
-    "a key of 10^5 parts": (recipe(f"a{'.a' * DEEP} = 1"), "nested too deeply"),
-    "a table of 10^5 parts": (recipe(f"[a{'.a' * DEEP}]"), "nested too deeply"),
     "epochs of 5,000 digits": (recipe(f"epochs = {HUGE}"), "Exceeds the limit"),
     "epochs of 4,000 digits": (recipe(f"epochs = {HUGE[:4000]}"), "epochs: Input should be less than"),
     "a rate of 400 digits": (recipe(f"learning_rate = {HUGE[:400]}"), "learning_rate: Input should be a valid number"),

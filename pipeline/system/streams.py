@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from typing import TextIO
 
@@ -9,6 +10,8 @@ from pipeline.system.errors import PipelineError, printable, refusal
 from pipeline.system.process import is_main_process
 
 CLOSED_PIPE = 141  # the exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13
+
+_ENDLESS = re.compile(r"(\S{120})\S{80,}(\S{60})")
 
 
 class _Progress(io.TextIOWrapper):
@@ -82,8 +85,9 @@ def notice(text: str) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print ``message`` to standard error without control characters."""
-    print(f"error: {printable(message)}", file=sys.stderr)
+    """Print ``message`` to standard error without control characters, and with endless words cut in the middle."""
+    short = _ENDLESS.sub(r"\1...\2", message)
+    print(f"error: {printable(short)}", file=sys.stderr)
 
 
 def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper]) -> TextIO:

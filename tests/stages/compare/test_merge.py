@@ -132,7 +132,7 @@ def test_settings_of_training_tell_only_trained_ones_apart() -> None:
     [
         ({"merge": {"of": "full"}}, "'full' is a row of full, but merge is built on adapter"),
         ({"w": {"method": "adapter", "of": "adapter"}, "merge": {"of": "w"}}, "'w' is warm-started itself"),
-        ({"merge": {"own": ["adapter"]}}, "only a fusion reads an adapter of its target"),
+        ({"merge": {"own": ["adapter"]}}, "rows.merge.own: only a row of fusion"),
         ({"merge": {"recipe": {"merge": "sum"}}}, "merge: Input should be 'none', 'mean' or 'ties'"),
         ({"merge": {"recipe": {"merge": "ties", "ties_density": 0}}}, "ties_density: Input should be greater than 0"),
     ],
