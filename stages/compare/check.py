@@ -143,8 +143,10 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
         yield misfit
     if takes == "fusion" and (misfit := FORMS[recipe.fusion.form].misfit(recipe, width)):
         yield misfit
-    sources = {need: _trained_by(need, run.workspace) for need in job.needs}
-    for need, (task, source) in sources.items():
+    recipes = dict[str, Recipe]()
+    for need in job.needs:
+        task, source = _trained_by(need, run.workspace)
+        recipes[task.name] = source
         match takes:
             case "head" if not same_head(source, recipe):
                 yield (
@@ -158,7 +160,7 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
                 if why := _why_not_taken(source, task, job, run):
                     yield f"the adapter of {task.name} (row {need.row}) {why}"
     if takes == "fusion":
-        dropped_layers(recipe, {task.name: source for task, source in sources.values()})  # raises where they differ
+        dropped_layers(recipe, recipes)  # raises where they differ
 
 
 def _why_not_taken(source: Recipe, task: Task, job: Job, run: TrainingRun) -> str | None:
