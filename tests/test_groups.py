@@ -171,8 +171,8 @@ def assert_close(found: Numbers, expected: Numbers) -> None:
         assert found[run][1] == pytest.approx(predictions, abs=CLOSE), run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
 def test_a_study_in_several_processes_is_that_of_one(size: int, study: Numbers, elsewhere: Place) -> None:
     """Only the main process writes."""
     assert len(study) == 7

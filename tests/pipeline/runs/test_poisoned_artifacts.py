@@ -323,7 +323,6 @@ def test_a_configuration_that_is_not_the_recipes_is_refused(
         ({"head": "mlp"}, HEAD_FILE),
         ({"trainable": "fusion"}, MANIFEST),
         ({"head": None}, MANIFEST),
-        ({"head": "cosine"}, MANIFEST),
         ({"max_length": None}, MANIFEST),
         ({"max_length": 8192}, MANIFEST),
     ],

@@ -128,19 +128,6 @@ def test_without_names_every_task_with_an_adapter_that_fits_takes_part(workspace
     assert [each.task for each in chosen(workspace, "pairs,films")] == ["films", "pairs"]
 
 
-def test_an_adapter_that_was_replaced_since_it_was_listed_is_refused(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for task, run in (("films", "a"), ("meals", "b")):
-        keep(workspace, run, task)
-    listed = workspace.store.artifacts()
-    monkeypatch.setattr(workspace.store, "artifacts", lambda: listed)
-    file = listed[0].folder / MANIFEST
-    file.write_text(file.read_text().replace('"dev": 0.5', '"dev": 0.75'))
-    with pytest.raises(PipelineError, match="changed since it was listed"):
-        chosen(workspace, None)
-
-
 def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:
     with pytest.raises(PipelineError) as raised:
         parse_sources("pairs,films,meals,films@a,meals", workspace, "--start-from")

@@ -70,7 +70,7 @@ def workers(process: Forked) -> list[psutil.Process]:
     return [child for child in children if "stages.compare.executors.pool" in child.cmdline()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_one_of_them_killed_give_what_one_gives(
     workspace: Workspace, study: Path, tmp_path: Path
 ) -> None:

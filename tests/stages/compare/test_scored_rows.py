@@ -96,7 +96,7 @@ def together(cells: Cells, task: str, workspace: Workspace) -> tuple[EnsembleRec
     ("scoring", "whole"),
     [
         ("half", False),
-        ("train", False),
+        pytest.param("train", False, marks=pytest.mark.long),
         pytest.param("test", False, marks=pytest.mark.long),
         pytest.param("held-out", False, marks=pytest.mark.long),
         pytest.param("half", True, marks=pytest.mark.long),
