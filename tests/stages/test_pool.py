@@ -1,20 +1,21 @@
 """Several studies together say what one study of all their targets says."""
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 
 from pipeline.records.run_record import run_name
 from pipeline.records.store import SourceRun
-from pipeline.records.studies import StudyResult
-from pipeline.reporting.opponents import OPPONENTS, duels, duels_of_leading
+from pipeline.records.studies import Line, StudyResult
+from pipeline.reporting.opponents import OPPONENTS, duels, duels_of_leading, leading_fusion
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
 from pipeline.system.errors import PipelineError
-from stages.pool import pool, untested_kinds, with_opponents, with_variants
-from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make
+from stages.pool import pool, untested_kinds, with_opponents, with_targets, with_variants
+from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make, predictions_of
 
 TARGETS = ["sst", "mr", "rte"]
 METHODS = ["full", "sequential", "adapter", "warm", "fusion"]
@@ -150,6 +151,89 @@ def test_sources_with_one_seed_for_all_move_nothing_beside_those_with_their_own(
     for each in single:
         expected_alone = mean_difference([one.difference for one in each.parts.values()])
         assert expected_alone is not None and each.comparison == expected_alone.comparison(4)
+
+
+def test_some_targets_are_as_if_the_studies_had_no_others(study: Synthetic) -> None:
+    """A study that is left out adds no looks, lacks no row, and has no target twice."""
+    results = [
+        part(study, "first", ["sst"]).result,
+        part(study, "second", ["mr", "rte"]).result,
+        part(study, "left-out", ["rte"], methods=["adapter", "warm", "fusion"], looks=5).result,
+    ]
+    some = [StudyRuns(own, study.ledger) for each in results if (own := with_targets(each, ["sst", "mr"])) is not None]
+    assert [runs.study.targets for runs in some] == [("sst",), ("mr",)]
+    for each, alone in zip(pool(some), pool([part(study, "third", ["sst", "mr"])]), strict=True):
+        assert [*each.parts] == ["sst", "mr"] and each.comparison == alone.comparison
+
+
+def test_a_variant_never_leads_wherever_it_is_listed(tmp_path: Path) -> None:
+    rows = KEYS["rows"] | {name: {"method": "fusion", "variant_of": "fusion"} for name in ("even", "plain")}
+    results = []
+    for place, methods in enumerate((["fusion", "even", "plain"], ["even", "fusion", "plain"])):
+        study = whole(tmp_path / str(place), methods=[*METHODS[:-1], *methods], rows=rows)
+        for seed in study.study.seeds:
+            for target in TARGETS:
+                study.add("even", target, seed, 0.9 if target == "sst" else 0.4)
+                study.add("plain", target, seed, 0.5)
+        runs = StudyRuns(study.result, study.ledger)
+        assert leading_fusion(runs) == Line("fusion")
+        results.append((pool([runs]), duels_of_leading(runs)))
+    assert results[0] == results[1]
+
+
+def test_of_equal_sources_the_same_one_is_taken_whatever_the_other_targets_are(tmp_path: Path) -> None:
+    """mr has it first from sst in a study of both, from imdb in its own."""
+    study = make(tmp_path, targets=["sst", "mr"], sources=["imdb"], **KEYS | {"seeds": [1]})
+    for target in ("sst", "mr"):
+        study.add("fusion", target, 1, 0.6)
+    for source, target in (("sst", "mr"), ("imdb", "mr"), ("imdb", "sst")):
+        study.add(f"sequential:{source}", target, 1, predictions=predictions_of(target, 0.5, source), own={"dev": 0.5})
+    both = StudyRuns(study.result, study.ledger)
+    study.entries.sort(key=lambda entry: entry.line.source)
+    alone = StudyRuns(study.result, study.ledger)
+    assert both.lines != alone.lines
+    assert [duel.parts for duel in duels(both)] == [duel.parts for duel in duels(alone)]
+
+
+def test_a_variant_represents_its_fusion_on_its_target(tmp_path: Path) -> None:
+    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
+    keys: dict[str, Any] = {"methods": ["full", "fusion", "siamese"], "rows": rows, "scoring": "half", "seeds": [1, 2]}
+    studies = []
+    for target, dev in (("sst", 0.9), ("mr", 0.1)):
+        study = make(tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], **keys)
+        for seed in (1, 2):
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.6, own={"dev": 0.5})
+            study.add("siamese", target, seed, 0.8, own={"dev": dev})
+        studies.append(StudyRuns(study.result, study.ledger))
+    for each in pool(studies):
+        assert {target: one.fusion for target, one in each.parts.items()} == {"sst": "siamese fusion", "mr": "fusion"}
+        used = {"sst": "siamese", "mr": "fusion"}
+        for runs in studies:
+            (target,) = runs.study.targets
+            values = [[scored.value for scored in runs.cell(line, target)] for line in (used[target], "full")]
+            assert each.parts[target].difference.value == pytest.approx(mean(values[0]) - mean(values[1]))
+
+
+@pytest.mark.parametrize("gap", [0.005, 0.015])
+def test_a_verdict_that_depends_on_a_close_choice_is_told(gap: float, tmp_path: Path) -> None:
+    """Of two studies, one has a strong row that the validation rows place just behind a weak one."""
+    studies = []
+    for target, full in (("sst", 0.4), ("mr", 0.97)):
+        study = make(
+            tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], methods=["full", "adapter", "fusion"],
+            scoring="half", seeds=[1],
+        )  # fmt: skip
+        study.add("full", target, 1, full, own={"dev": 0.6 - gap})
+        study.add("adapter", target, 1, 0.4, own={"dev": 0.6})
+        study.add("fusion", target, 1, 0.6, own={"dev": 0.7})
+        studies.append(StudyRuns(study.result, study.ledger))
+    alone = next(each for each in pool(studies) if each.kind == "the target alone")
+    assert alone.comparison is not None and alone.comparison.verdict == "better"
+    assert bool(alone.close) == (gap < 0.01)
+    for text in alone.close:
+        assert text.startswith("On mr, adapter was selected (0.600 on dev). With full fine-tuning (0.595) there")
+        assert text in alone.lines[-1] and alone.summary()["close"] == [*alone.close]
 
 
 def test_a_mean_with_a_target_of_one_seed_is_not_tested(study: Synthetic) -> None:
