@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from pipeline.runs.workspace import Workspace
+from pipeline.system.atomic import clear_leftovers
 from pipeline.training.process_group import on_main_process
 
 Record = TypeVar("Record", covariant=True)
@@ -44,6 +45,8 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     """
     ledger = run.workspace.ledger
     if not force and (record := on_main_process(run.finished)) is not None:
+        # A process that was killed just after it finished the run may have left a half-written file.
+        on_main_process(lambda: clear_leftovers(ledger.folder(run.name)))
         return Made(record, is_new=False)
     # If several processes train this run together, one holds the lock against other commands.
     with ExitStack() as held:
