@@ -48,6 +48,8 @@ def fuse(
     """
     count = None if sources is None else best_count(sources)
     if count is not None:
+        if recipe.form.of_target:
+            raise PipelineError(f"--sources {sources}: experts start from one adapter: name tasks, or leave it out")
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     named = () if sources is None or count is not None else parse_sources(sources, workspace)
@@ -63,13 +65,7 @@ def fuse(
         _train_missing(names, fusion, seed, limit, target_limit)
     rows = limit if target_limit is None else target_limit
     if is_of_target:
-        if count is not None:
-            raise PipelineError(f"--sources {sources}: experts start from one adapter: name tasks, or leave it out")
-        start = BEST if names is None else ",".join(str(name) for name in names)
-        own_recipe = fusion.adapter_recipe(fusion.task)
-        made = train_experts(fusion.task, own_recipe, workspace, seed=seed, limit=rows, start_from=start, count=experts)
-        fused = [workspace.adapter_of(each.record) for each in made]
-        return get_or_train(TrainingRun(fusion.request(fused, seed=seed, limit=rows), workspace), force)
+        return _fuse_experts(fusion, names, experts, seed=seed, limit=rows, force=force)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and rows is None:
@@ -81,6 +77,18 @@ def fuse(
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
     return get_or_train(run, force)
+
+
+def _fuse_experts(
+    fusion: Fusion, names: Sequence[SourceName] | None, count: int, *, seed: int, limit: int | None, force: bool
+) -> Made[RunRecord]:
+    """Train ``count`` adapters of the target from one of ``names``, or from any in the store, and fuse them."""
+    task, workspace = fusion.task, fusion.workspace
+    start = BEST if names is None else ",".join(map(str, names))
+    recipe = fusion.adapter_recipe(task)
+    made = train_experts(task, recipe, workspace, seed=seed, limit=limit, start_from=start, count=count)
+    fused = [workspace.adapter_of(each.record) for each in made]
+    return get_or_train(TrainingRun(fusion.request(fused, seed=seed, limit=limit), workspace), force)
 
 
 def _train_missing(

@@ -83,7 +83,7 @@ class Fusion:
         self.task, self.recipe, self.workspace = task, recipe, workspace
         resolved = workspace.resolve(recipe, task) if task.is_pair else recipe
         self.encoding = resolved.encoding or "cross"
-        # Experts are trained for the fusion; of the other forms some take one adapter of the target's from the store.
+        # Experts are trained for the fusion; some other forms take the target's adapter from the store.
         self._takes_own = recipe.fuses_own and not recipe.form.of_target
 
     def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
