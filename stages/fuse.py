@@ -9,6 +9,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.parts import EXPERTS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
@@ -26,7 +27,7 @@ def fuse(
     limit: int | None = None,
     target_limit: int | None = None,
     sources: str | None = None,
-    experts: int = 3,
+    experts: int = EXPERTS,
     force: bool = False,
     given: Collection[str] = (),
 ) -> Made[RunRecord]:

@@ -21,7 +21,7 @@ from pipeline.cli.options import (
     tasks_in,
 )
 from pipeline.cli.printing import print_result, print_run
-from pipeline.settings.parts import MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
+from pipeline.settings.parts import EXPERTS, MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
 
@@ -100,7 +100,7 @@ def fuse(
     drop_layers: str | None = None,
     fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
     fusion_impl: FusionImplementation | None = None,
-    experts: int | None = None,
+    experts: Annotated[int | None, between(2, MOST_EXPERTS)] = None,
     target_limit: Count = None,
     places: Places = Places(),
     training: Training = Training(),
@@ -123,8 +123,8 @@ def fuse(
     """
     own = {"adapter": adapter, "drop_layers": drop_layers, "fusion": fusion, "fusion_impl": fusion_impl}
     recipe = training.parse("fusion", **own)
-    if experts is not None and not (2 <= experts <= MOST_EXPERTS and recipe.form.of_target):
-        raise PipelineError(f"--experts {experts}: give 2 to {MOST_EXPERTS}, with --fusion experts")
+    if experts is not None and not recipe.form.of_target:
+        raise PipelineError(f"--experts {experts}: only --fusion experts has them")
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage
@@ -138,7 +138,7 @@ def fuse(
         limit=running.limit,
         target_limit=target_limit,
         sources=sources,
-        experts=experts or 3,
+        experts=experts or EXPERTS,
         force=running.force,
         given=training.given(**own),
     )

@@ -101,6 +101,8 @@ BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
 """The kinds that fusion can mix; another kind may use the same settings."""
 
 
+EXPERTS = 3
+"""Number of experts in a fusion of experts, unless another is given."""
 MOST_EXPERTS = 20
 """Maximum number of runs of one row to merge or join."""
 
