@@ -27,7 +27,7 @@ test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # What takes minutes on end: the whole demo; a study of 24 cells on a Ray cluster of two nodes, of which one ends; 300
-# kills and 153 disturbances of real commands; a server under abuse. And what tests tools or repeats a test: mutation,
+# kills and 153 disturbances of real commands; a server under abuse. And what tests tools or repeats a test:
 # benchmarks, the pages' every part, the cases and products of which make test runs a part (@pytest.mark.covering).
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
@@ -39,10 +39,10 @@ fuzz: FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -n auto --timeout 3600 --hypothesis-seed $(FUZZ_SEED) $(or $(FUZZ),tests/fuzz)
 
-# Single faults in the files that matter, of which the tests must notice nine in ten: a sample of so many MUTANTS with
-# that SEED, in all the files or in some (FILES="pipeline/stats/paired.py pipeline/runs/sources.py").
+# Single faults in the files that matter, made by Cosmic Ray: prints those that no test notices. A sample of so many MUTANTS
+# with that SEED, in all the files or in some (FILES="pipeline/stats/paired.py pipeline/runs/sources.py").
 mutants: $(INSTALLED)
-	$(BIN)/python -m tests.mutation $(FILES) --count $(MUTANTS) --seed $(SEED)
+	$(BIN)/python -m tests.mutants $(FILES) --count $(MUTANTS) --seed $(SEED)
 
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)
