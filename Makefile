@@ -21,6 +21,9 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)
 	$(BIN)/python -m pipeline demo
 
+# Hundreds of tests start Python, which reads bytecode even where the environment says not to write it.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 # A worker a core, each with one thread: small models gain nothing from more. A file's tests stay on one worker, or each
 # would make the file's costly fixtures for itself; files with long ones begin first.
 test: $(INSTALLED)

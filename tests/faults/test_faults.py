@@ -10,7 +10,7 @@ from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.server import kill_server
 
-QUICK = ["extract", "compare", "pretrain", "tasks new"]
+QUICK = ["extract", "compare", "tasks new"]
 DISTURBED = ["disk full", "clock set back", "no locks", "half-written gone"]
 
 

@@ -26,6 +26,9 @@ from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
+OFTEN = ["houlsby", "pal", "unipelt"]
+"""The kinds for which ``make test`` trains every way: AdapterHub's, ours, and one of several modules."""
+BY_KIND = [*OFTEN, *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind not in OFTEN)]
 
 
 def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
@@ -71,7 +74,7 @@ def test_from_extract_to_predict_and_through_an_export(
     agree(workspace, task, record.run, data_folder, tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BY_KIND)
 def test_modules_train_with_the_backbone_and_are_kept_with_it(
     kind: str, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
 ) -> None:
@@ -95,8 +98,9 @@ def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable:
     ("trainable", "settings"),
     [
         ("head", {}),
-        *(("adapter", {"adapter": kind}) for kind in KINDS),
-        ("adapter", {"train_layernorm": True}),
+        *(("adapter", {"adapter": kind}) for kind in OFTEN),
+        *(pytest.param("adapter", {"adapter": kind}, marks=pytest.mark.long) for kind in KINDS if kind not in OFTEN),
+        pytest.param("adapter", {"train_layernorm": True}, marks=pytest.mark.long),
         ("full+adapter", {"adapter": "pal"}),
         ("full+adapter", {"train_layernorm": True}),
     ],

@@ -28,6 +28,7 @@ from stages.prune import prune
 from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
+once = pytest.mark.usefixtures("trained_once")
 TASK = """name = "{name}"
 kind = "classes"
 text = ["sentence"]
@@ -140,6 +141,7 @@ def _ensemble(place: Workspace, quick: Quick) -> str:
     return "ensemble:both"
 
 
+@once
 @pytest.mark.parametrize(
     "build",
     [_fused, _warm_fusion, _gated_away, _warm_adapter, _given_rows, _joint, _in_turn, _pruned, _ensemble],
@@ -200,6 +202,7 @@ def test_the_command_that_trains_tells_what_the_sources_have_seen(
     assert "rows of dev and" not in capsys.readouterr().err
 
 
+@once
 def test_rows_that_a_source_left_out_do_not_count(place: Workspace, quick: Quick) -> None:
     recipe = quick("adapter", epochs=1)
     assert evaluate("target", place, using=fusion(place, quick).run).seen == 0  # fuse trains its sources without them
@@ -209,6 +212,7 @@ def test_rows_that_a_source_left_out_do_not_count(place: Workspace, quick: Quick
     assert evaluate("target", place, using=record.run).seen_by_sources == {"source": 0}
 
 
+@once
 def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick: Quick) -> None:
     extract("source", quick("adapter", epochs=1), place, seed=2, limit=20)
     found = evaluate("target", place, using=fusion(place, quick).run)
@@ -218,6 +222,7 @@ def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick
     assert seen(found) == (expected, 0, 40, {"source": expected})
 
 
+@once
 def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_models(
     place: Workspace, quick: Quick
 ) -> None:
@@ -233,6 +238,7 @@ def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_mod
         evaluate("target", place, using=record.run, input_file=place.data / "target" / "train.csv")
 
 
+@once
 @pytest.mark.parametrize("limit", [40, None])
 @pytest.mark.parametrize("scoring", ["half", "train", "held-out"])
 def test_a_model_of_a_study_knows_which_rows_trained_and_selected_it(
@@ -277,6 +283,7 @@ def test_a_model_that_is_trained_again_on_more_rows_leaves_its_old_ones_out_of_t
     assert f"{trained + selected} of {len(test)} rows are left out" in told[0] and "accuracy" in told[1]
 
 
+@once
 def test_the_rows_travel_with_an_artifact_and_are_no_part_of_its_digest(
     place: Workspace, quick: Quick, tmp_path: Path
 ) -> None:

@@ -168,7 +168,7 @@ def test_four_commands_share_the_runs_of_a_study_one_is_killed_and_all_report_th
     assert modes == {0o666 & ~umask}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_train_together_wait_together(workspace: Workspace, both: Path) -> None:
     """One of them asks whether a run is free; the others must not go on without it."""
     compare_both = ["compare", "--study", str(both), *places(workspace)]

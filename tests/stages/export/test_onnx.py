@@ -26,7 +26,8 @@ ADAPTER = {"trainable": "adapter"}
 @pytest.mark.parametrize(
     ("family", "task", "settings"),
     [
-        ("roberta", "films", {"trainable": "fusion"}),
+        ("bert", "films", ADAPTER),
+        pytest.param("roberta", "films", {"trainable": "fusion"}, marks=pytest.mark.long),
         pytest.param(
             "bert",
             "pairs",
@@ -100,7 +101,7 @@ def test_the_file_answers_as_torch_does(
         ),
         pytest.param("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}, marks=pytest.mark.long),
         pytest.param("electra", "films", ADAPTER, marks=pytest.mark.long),
-        ("deberta-v2", "films", {"trainable": "fusion"}),
+        pytest.param("deberta-v2", "films", {"trainable": "fusion"}, marks=pytest.mark.long),
         pytest.param("modernbert", "pairs", ADAPTER, marks=pytest.mark.long),
         pytest.param(
             "distilbert",
