@@ -74,7 +74,7 @@ def _rows(
             kind,
             folder,
             task="quora",
-            **({"adapters": 4, "fusion": "standard"} if kind == "fusion" else {}),
+            **({"adapters": 4, "fusion": "standard"} if kind == "fusion" else {}),  # type: ignore[arg-type]
             batch_size=batch_size,
             precision="bf16",
         )

@@ -28,9 +28,9 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
 from stages.demo_tasks import write_tasks
-from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.fuse import fuse
+from stages.predict import evaluate
 
 from .backbones import NANO, backbone_folder, worded
 from .report import Report

@@ -47,7 +47,7 @@ def run(setting: Setting) -> Report:
 
 
 def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: int) -> list[Row]:
-    runs = {name: make_run(setting, trainable, backbone, **values) for name, values in TERMS.items()}  # type: ignore[arg-type]
+    runs = {name: make_run(setting, trainable, backbone, **values) for name, values in TERMS.items()}
     steps = {name: regularised_step(run, rows, tokens, setting.device) for name, run in runs.items()}
     calls = 1 if setting.quick else _CALLS
     found = interleave({name: milliseconds(step, calls) for name, step in steps.items()}, setting.repeats)

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from pipeline.records.store import MANIFEST, Store
+from pipeline.records.store import MANIFEST, Artifact, Store
 from pipeline.runs.sources import Fusion, SourceName
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -63,7 +63,7 @@ def warm(root: str, backbone: str, data: str) -> dict[str, Step]:
     run = run_of(0)
     fusion = Fusion(task, recipe, workspace)
     _ = workspace.backbone.weights_hash
-    chosen = []
+    chosen = list[Artifact]()
 
     def pick() -> None:
         chosen[:] = fusion.choose(fusion.named(names), seed=0)
