@@ -77,7 +77,9 @@ def experts(
     made = []
     for number in range(count):
         again = recipe.changed({"reshuffle": number} if number else {})
-        request = RunRequest.single("adapter", task, again, seed, limit, adapters=starts, in_turn=is_named)
+        request = RunRequest.single(
+            "adapter", task, again, seed, limit, adapters=starts, in_turn=is_named, tested=False
+        )
         made.append(get_or_train(TrainingRun(request, workspace), force))
     return made
 

@@ -151,7 +151,9 @@ class Chooser:
         if recipe.form.anchored:
             return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
         if request.may_be_warm_started(recipe):
-            start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
+            start = choose_start(
+                request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title, request.tested
+            )
             return start, {}
         return None, {}
 

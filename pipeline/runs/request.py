@@ -58,6 +58,8 @@ class RunRequest:
     warm-start it, or the one that it continues."""
     in_turn: bool = False
     """Start from the adapter in ``adapters`` without choosing: it was named, or the run goes through tasks in turn."""
+    tested: bool = True
+    """Start from one of several ``adapters`` only if it explains significantly more than no adapter."""
     start: RunRecord | None = None
     """The fine-tuning to continue: for sequential fine-tuning, or before joint training. For full fine-tuning the
     linear probe (kind "frozen") of the same task whose head it starts with."""
@@ -78,6 +80,13 @@ class RunRequest:
     def probe(self) -> RunRecord | None:
         """The linear probe whose head the run starts with, if any."""
         return self.start if self.start is not None and KINDS[self.kind].takes == "head" else None
+
+    @property
+    def start_rule(self) -> str | None:
+        """How an adapter's start is chosen, for the run's identity; None: by a test, or it has none."""
+        if self.in_turn:
+            return "in turn"
+        return "best" if self.adapters and not self.tested else None
 
     def may_be_warm_started(self, recipe: Recipe) -> bool:
         """Whether ``adapters`` are candidates for a warm start under the resolved ``recipe``."""

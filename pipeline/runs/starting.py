@@ -57,12 +57,18 @@ def choose_anchor(
 
 
 def choose_start(
-    candidates: Sequence[Artifact], recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone, title: str
+    candidates: Sequence[Artifact],
+    recipe: Recipe,
+    scoring: Scoring,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    title: str,
+    tested: bool,
 ) -> Artifact | None:
     """The adapter of another task from whose sentence vectors a linear probe explains most of the target's labels.
 
-    Uses :func:`probe` on training rows. None unless the best adapter explains significantly more than the bare
-    backbone, which is what a fresh adapter starts as. A gated fusion finds its first source in the same way.
+    Uses :func:`probe` on training rows. None unless the best adapter explains more than the bare backbone, which is
+    what a fresh adapter starts as; if ``tested``, significantly more, as for the first source of a gated fusion.
 
     Args:
         candidates: one per task.
@@ -81,10 +87,13 @@ def choose_start(
         for each in (None, *candidates)
     )
     probes = dict(zip(by_task, others, strict=True))
-    best = most_explaining(probes, bare)
+    best = most_explaining(probes, bare, tested)
     listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
+    significantly = " significantly" if tested else ""
     start = (
-        f"is warm-started from {best}" if best else fresh.format(f"no source helps significantly with {len(rows)} rows")
+        f"is warm-started from {best}"
+        if best
+        else fresh.format(f"no source helps{significantly} with {len(rows)} rows")
     )
     notice(f"{title} {start}; variance of train explained: {listed}")
     return by_task[best] if best else None

@@ -101,7 +101,7 @@ class TrainingRun:
             "backbone": self.backbone.identity,
             "sources": [{"task": each.task, "digest": each.digest} for each in self.sources(request.adapters)],
             # A warm-started adapter has the same candidates, and may start from none of them.
-            **({"start": "in turn"} if request.in_turn else {}),
+            **({"start": request.start_rule} if request.start_rule else {}),
         }
 
     @cached_property

@@ -122,7 +122,7 @@ KINDS: Mapping[str, Kind] = {
     "adapter": Kind(
         title="adapter",
         trains=("adapter",),
-        keys=("through",),
+        keys=("through", "tested"),
         takes="adapter",
         artifact="adapter",
         base="adapter",

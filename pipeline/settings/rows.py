@@ -66,6 +66,11 @@ class Row(BaseModel):
         min_length=1,
         description="sequential, adapter: one model, or one adapter, through these tasks in turn before each target",
     )
+    tested: bool = Field(
+        True,
+        description="adapter with `of`: warm-start only if the best source helps a probe significantly; extract"
+        " --start-from best takes it without a test, as it explains more than no source",
+    )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: BackboneName | None = Field(
         None, description="a backbone other than the study's; the rows that it is built on must have the same"

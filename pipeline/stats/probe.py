@@ -45,13 +45,15 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
     return 1.0 - error * len(labels) / variance
 
 
-def most_explaining(probes: Mapping[str, np.ndarray], reference: np.ndarray) -> str | None:
-    """The name of the probe that explains most, if it explains significantly more than ``reference``; else None.
+def most_explaining(probes: Mapping[str, np.ndarray], reference: np.ndarray, tested: bool = True) -> str | None:
+    """The name of the probe that explains most, if it explains more than ``reference``; else None.
 
-    The probes form one family of comparisons; all values come from :func:`explained_rows`.
+    If ``tested``, it must explain significantly more. The probes form one family of comparisons; all values come from
+    :func:`explained_rows`.
     """
     best = max(probes, key=lambda name: probes[name].mean())
-    return best if explains_more(probes[best], reference, len(probes)) else None
+    is_more = explains_more(probes[best], reference, len(probes)) if tested else probes[best].mean() > reference.mean()
+    return best if is_more else None
 
 
 def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> bool:

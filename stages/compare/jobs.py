@@ -80,6 +80,7 @@ class Known:
                 job.seed,
                 adapters=adapters,
                 in_turn=job.in_turn,
+                tested=job.tested,
                 start=start,
                 keep_weights=keep_weights,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -40,6 +40,8 @@ class Job:
     most: int | None = None
     in_turn: bool = False
     """An adapter starts as that of the one job it needs, without a choice."""
+    tested: bool = True
+    """An adapter starts from a source only if that helps significantly."""
     reshuffle: int = 0
     """Of several runs that differ only in the order of batches and in dropout: which. Trials are those of the first."""
     row: str = field(default="", compare=False)
@@ -56,7 +58,8 @@ class Job:
     @cached_property
     def _key(self) -> str:
         """A hash of what identifies it. Jobs are looked up over and over, and a recipe has dozens of settings."""
-        own = (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn, self.reshuffle)
+        compared = [each.name for each in fields(self) if each.compare and each.name not in ("needs", "trials")]
+        own = [getattr(self, name) for name in compared]
         return sha256_text(repr((own, [need._key for need in self.needs], [trial._key for trial in self.trials])))
 
     @property
@@ -265,6 +268,7 @@ class _Planner:
                 needs=built_on,
                 backbone=row.backbone,
                 in_turn=in_turn,
+                tested=row.tested,
                 row=name,
                 tuned=point_text(trial) if len(row.trials) > 1 else "",
             )

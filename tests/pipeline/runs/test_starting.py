@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("trained_once")
 
 Quick = Callable[..., Recipe]
 LEARNED = {"epochs": 30, "learning_rate": 1e-2, "bottleneck": 32}
+QUICK = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
 UNTRAINED = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
 
 
@@ -201,9 +202,23 @@ def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
     assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))
 
 
+def test_a_row_that_makes_no_test_is_the_run_of_extract(workspace: Workspace, quick: Quick) -> None:
+    extract("meals", quick("adapter"), workspace, seed=0, without_rows_of=["films"])
+    begun = extract("films", quick("adapter"), workspace, seed=0, start_from="best").record
+    rows = {"source": {"method": "adapter"}, "warm": {"method": "adapter", "of": "source"}}
+    values = {"methods": ["warm"], "targets": ["films"], "sources": ["meals"], "seeds": [0], "reference": "warm"}
+    runs = {}
+    for tested in (True, False):
+        made = {**rows, "warm": {**rows["warm"], "tested": tested}}
+        whole = {**values, "name": "starts", "recipe": QUICK, "rows": made}
+        (entry,) = compare(parse_study(whole, "test"), workspace)[0].entries
+        runs[tested] = entry.run
+    assert runs[False] == begun.run != runs[True]
+
+
 @pytest.mark.parametrize(
     ("limit", "why"),
-    [(None, r"no source helps significantly with \d+ rows"), (8, "8 rows are too few to select a source")],
+    [(None, r"no source helps with \d+ rows"), (8, "8 rows are too few to select a source")],
 )
 def test_a_start_that_changes_nothing_is_said_to(
     limit: int | None, why: str, workspace: Workspace, quick: Quick, monkeypatch, capsys

@@ -36,6 +36,8 @@ def test_only_what_is_shown_to_explain_more_than_the_bare_backbone_is_chosen(gai
     bare = RNG.normal(size=300)
     probes = {"poor": bare - 0.1, "good": bare + gain + 0.1 * RNG.normal(size=300)}
     assert most_explaining(probes, bare) == best
+    assert most_explaining(probes, bare, tested=False) == "good"
+    assert most_explaining({"poor": bare - 0.1}, bare, tested=False) is None
 
 
 @pytest.mark.parametrize("classes", [2, None])

@@ -328,6 +328,7 @@ CHANGES: dict[str, Any] = {
     "rule": "vote",
     "most": 3,
     "in_turn": True,
+    "tested": False,
     "reshuffle": 1,
 }
 
