@@ -1,6 +1,6 @@
 """Ensembles of finished runs, from their saved predictions alone: nothing is trained and no model is run.
 
-The verb keeps one under a name; of a row of method ``ensemble``, a study keeps a run for each cell.
+The command keeps an ensemble under a name. A study keeps a run for every cell of a row of method ``ensemble``.
 """
 
 from collections import Counter
@@ -40,20 +40,20 @@ def ensemble(
     best: int | None = None,
     seed: int = 0,
 ) -> EnsembleRecord:
-    """Choose members and weights on dev, score them, and keep the ensemble under ``name``, in place of one before.
+    """Select members and weights on dev, score the ensemble, and keep it under ``name``, replacing an earlier one.
 
     Args:
-        runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, and was
-            scored on the same rows as most. The others are named and left out.
-        chosen_on: ``half`` chooses members and weights on one half of dev and scores on the other, on which only the
-            members' own runs chose, their epochs for one; ``all`` chooses on all of it. Of runs that are scored on rows
-            apart from dev, members are chosen on all of dev and the ensemble is scored on those rows (``dev``).
-        best: how many of the best on dev take part under ``mode`` and ``median``; None is five, or all of ``runs``.
-        seed: of the halves.
+        runs: candidates. None: every finished run that trained on the task, on any backbone, and was scored on the same
+            rows as most. A warning names the others.
+        chosen_on: ``half`` selects members and weights on one half of dev and scores the other half, on which the
+            members have only selected their epochs; ``all`` selects on all of dev. Runs with test rows apart from dev
+            select on all of dev and are scored on the test rows (``dev``).
+        best: number of members under ``mode`` and ``median``, the best on dev; None: five, or all of ``runs``.
+        seed: draws the halves.
 
     Raises:
-        PipelineError: a run is unfinished, damaged or of another task, runs saw different dev rows, or the rule does
-            not fit.
+        PipelineError: a run is unfinished, damaged or of another task; runs saw different dev rows; or the rule does
+            not fit the task.
     """
     check_seed(seed)
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
@@ -118,7 +118,7 @@ def _mistakes(task: Task, name: str, rule: EnsembleRule, best: int | None, ensem
 
 
 def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunRecord]:
-    """The runs a person named; all mistakes at once."""
+    """The runs that the user named; raises all mistakes at once."""
     problems = [f"run {run} is named more than once" for run, count in Counter(runs).items() if count > 1]
     if not runs:
         problems.append("--runs names no run: leave it out for all finished ones")
@@ -137,8 +137,8 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
 
 
 def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPredictions]:
-    """Every finished run of the task with its saved predictions; one whose predictions cannot be read, or are of other
-    rows than those of most, is named and left out."""
+    """Every finished run of the task with its saved predictions. Runs with unreadable predictions, or with other rows
+    than most, are left out with a warning."""
     finished, damaged = ledger.records()
     records = {run: record for run, record in finished.items() if not _misfits(record, task)}
     saved, unread = readable_predictions(records.values(), task, ledger)
@@ -162,7 +162,7 @@ def _misfits(record: RunRecord, task: Task) -> list[str]:
 
 
 def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:
-    """Which of dev's rows (n,) members and weights are chosen on; the rest is scored on."""
+    """Mask (n,) of the dev rows that select members and weights; the others are scored."""
     halves = chosen_on == "half"
     choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
     parts = [choosing]
@@ -183,9 +183,9 @@ _OF_A_MEMBER = ("train_rows", "limit", "dev_in_train", "test_in_train", "added")
 
 
 class EnsembleRun:
-    """The run of a row of method ``ensemble``: what finished runs say together of one task.
+    """A run of a row of method ``ensemble``: the joint prediction of finished runs for one task.
 
-    Members and weights are chosen on the validation rows, and it is scored on the test rows, as every row is.
+    Validation rows select members and weights; test rows score it, as in every row.
 
     Args:
         members: what may take part; one that stands twice counts once.

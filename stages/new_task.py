@@ -44,17 +44,16 @@ def new_task(
     seed: int = 0,
     is_found: bool = False,
 ) -> str:
-    """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return what was found, in lines.
+    """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return a report, in lines.
 
     Args:
-        text: the column of the texts, or two with a comma between them (:func:`columns_named`).
-        drop_labels: rows with one of these are left out, here and where the task is read.
-        similar: of two classes of pairs, the one of similar texts; None: by its name, if that says so.
-        is_found: whether other commands look into ``data`` unasked, so that those named at the end need not say it.
+        text: the column with the texts, or two separated by a comma (:func:`columns_named`).
+        drop_labels: labels whose rows are left out, now and whenever the task is read.
+        similar: for pairs with two classes, the class of similar texts; None: the one whose name says so, if any.
+        is_found: whether other commands read ``data`` by default, so that the printed commands can omit it.
 
     Raises:
-        PipelineError: the folder exists, or the table is none that a task can be made of (:func:`propose`). Nothing is
-            written then.
+        PipelineError: the folder exists, or the table does not make a task (:func:`propose`). Nothing is written.
     """
     shares = _shares(split)
     folder = data / _checked_name(name, file)
@@ -62,7 +61,7 @@ def new_task(
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
     proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind, drop_labels=drop_labels)
     positions = split_rows(proposal.rows, shares, seed, str(file))
-    # Last, so that nobody moves a folder away for a command that has another mistake.
+    # Checked last, so that nobody moves a folder away only to meet another mistake.
     clear_leftovers(folder.parent, folder.name)
     if present(folder):
         raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
@@ -97,14 +96,14 @@ def new_task(
 
 
 def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> str:
-    """Why the splits do not have the ``shares`` that were asked for, where they differ by more than rounding."""
+    """Why the splits do not have the requested ``shares``; empty if they do, up to rounding."""
     if all(abs(size / sum(sizes) - share) <= _ROUNDED for size, share in zip(sizes, shares, strict=True)):
         return ""
     return f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
 
 
 def _shared(parts: Mapping[Split, pd.DataFrame]) -> str | None:
-    """How many rows that choose or score are pairs with a text of a training row, where any are."""
+    """How many pairs of dev and test share a text with a training pair; None if there are none."""
     if "text_b" not in parts["train"]:
         return None  # equal texts are in one split
     counts = {part: int(sharing_rows(parts["train"], own).sum()) for part, own in parts.items() if part != "train"}
@@ -115,7 +114,7 @@ def _shared(parts: Mapping[Split, pd.DataFrame]) -> str | None:
 
 
 def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
-    """The classes that have too few rows to be learned, or none in a split that chooses or scores."""
+    """The classes with too few training rows to learn, or without rows in some split."""
     counts = {part: Counter(rows["label"]) for part, rows in parts.items()}
     rows = {name: [own[name] for own in counts.values()] for name in proposal.classes}
     rare = [counted(_short(name), "/".join(map(str, own))) for name, own in rows.items() if own[0] < FEW or 0 in own]
@@ -123,10 +122,10 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
 
 
 def _alike(data: Path, folder: Path, is_pair: bool) -> list[str]:
-    """The user's other tasks in ``data`` that read as many texts."""
+    """The user's other tasks in ``data`` with as many texts per row."""
     names = []
     for file in sorted(data.glob("*/task.toml")):
-        with suppress(PipelineError):  # reported to whoever uses that task
+        with suppress(PipelineError):  # whoever uses that task is told
             task = Task.read(file)
             if file.parent != folder and task.is_pair == is_pair:
                 names.append(file.parent.name)
@@ -134,11 +133,11 @@ def _alike(data: Path, folder: Path, is_pair: bool) -> list[str]:
 
 
 def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
-    """The commands from here to predictions, by the user's ``others`` tasks if there are any."""
+    """The commands from here to predictions; the sources are the user's ``others`` tasks, if any."""
     task = folder.name
     is_pair = len(proposal.columns.text) == 2
     usual = "quora" if is_pair else "sst"
-    # All rows of a task on the Hub may take hours.
+    # Training on all rows of a Hub task may take hours.
     before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
     siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{data}"
     reading = (
@@ -227,16 +226,16 @@ _SIMILAR = {
     "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
     "same", "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
 }  # fmt: skip
-"""Names of the class of similar texts, in lower case."""
+"""Usual names of the class of similar texts, in lower case."""
 
 
 def _may_be_similar(proposal: Proposal) -> bool:
-    """Whether a cosine head could tell the task's two classes apart."""
+    """Whether the task has pairs and two classes, so that a cosine head fits."""
     return len(proposal.columns.text) == 2 and len(proposal.classes) == 2
 
 
 def _similar_by_name(proposal: Proposal) -> str | None:
-    """The one of two classes of pairs whose name says that its texts are similar; None: neither or both."""
+    """The class whose name says that its texts are similar, for pairs with two classes; None: neither or both."""
     if not _may_be_similar(proposal):
         return None
     low, high = map(as_number, proposal.classes)
@@ -248,7 +247,7 @@ def _similar_by_name(proposal: Proposal) -> str | None:
 
 
 def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: str | None, similar: str | None) -> str:
-    """The task in TOML, with comments on what can be changed."""
+    """The task as TOML, with comments on what the user may change."""
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
@@ -291,5 +290,5 @@ def _comment(text: str) -> str:
 
 
 def _toml(value: str | list[str]) -> str:
-    """A string or a list of strings; for these JSON and TOML agree, but for one control character."""
+    """A string or a list of strings in TOML. JSON differs from TOML only in one control character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -34,13 +34,13 @@ from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.process_group import on_main_process
 
-# What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
+# The recipe keys that decide an adapter's inputs and sites. Adapters with equal values can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
 
 
 @dataclass(frozen=True)
 class PredictedTask:
-    """A task that was predicted, and by what."""
+    """A predicted task, and the model that predicted it."""
 
     task: str
     kind: str
@@ -52,9 +52,9 @@ class PredictedTask:
     cut: Cut
     """Truncated rows among those with a prediction; for an ensemble, by the member that truncates most."""
     outside: int
-    """Scores outside :attr:`range`, which no regression keeps to."""
+    """Predicted scores outside :attr:`range`, since a regression has no bounds."""
     range: tuple[float, float] | None
-    """The lowest and the highest score of the task; None: it has classes."""
+    """The lowest and highest score of the task; None for classes."""
 
     def summary(self) -> dict[str, Any]:
         run = f"{ENSEMBLE}{self.name}" if self.kind == "ensemble" else self.name
@@ -92,10 +92,10 @@ def predict(
     drop_layers: tuple[int, ...] = (),
     rows: pd.DataFrame | None = None,
 ) -> PredictedTable:
-    """Write the input's rows with a prediction a target, in the input's order, with all columns that they have.
+    """Write the input's rows, in order and with all their columns, and beside them a prediction for each target.
 
-    A prediction is the name of a class, beside the probability of each class, or a score. A row with a blank text has
-    none: its cells are empty. Labels are neither needed nor read.
+    A prediction is a score, or the name of a class with the probability of every class. It is empty for a row with a
+    blank text. Labels are neither needed nor read.
 
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
@@ -105,11 +105,11 @@ def predict(
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out: faster, without training anew.
-        rows: those of ``input_file`` if they have been read; several processes then use those of the main one.
+        rows: the rows of ``input_file``, if they have been read already. Several processes use those of the main one.
 
     Raises:
-        PipelineError: no such model, unfit rows, a column that is called as one of the predictions, or a file that
-            cannot be read or written; the input is not written.
+        PipelineError: no such model, unfit rows, an input column with the name of a prediction column, or a file that
+            cannot be read or written.
     """
     tasks = parse_targets(target, using, workspace.task)
     table = on_main_process(lambda: read_input(input_file) if rows is None else rows)
@@ -141,23 +141,23 @@ def predict(
 
 @dataclass(frozen=True)
 class Models:
-    """What predicts: a model for each task, in their order; or the members of an ensemble for the only one."""
+    """The models that predict: one for each task, in order, or the members of an ensemble for a single task."""
 
     passes: list[list[Target]]
-    """The targets that a forward pass over the input answers together."""
+    """Targets in groups; one forward pass over the input answers a group."""
     names: list[tuple[str, str]]
-    """The kind and the name of what predicts each task."""
+    """Kind and name of the model for each task."""
     ensemble: EnsembleRecord | None = None
 
     @property
     def runs(self) -> list[str]:
-        """The runs whose models predict, of an ensemble those of its members."""
+        """The runs whose models predict; for an ensemble, its members."""
         return [target.run for targets in self.passes for target in targets]
 
     def predict(
         self, rows: Mapping[str, pd.DataFrame], drop_layers: tuple[int, ...], batch_size: int, accelerator: Accelerator
     ) -> dict[str, tuple[Prediction, Cut]]:
-        """The prediction of each task for its rows, and how many of these are cut."""
+        """The prediction for each task's rows, and how many of these rows are cut."""
         answers = [
             predictions_of(targets, rows[targets[0].task.name], drop_layers, batch_size, accelerator)
             for targets in self.passes
@@ -176,7 +176,7 @@ class Models:
 def models_for(
     tasks: Sequence[Task], target: str, using: str, workspace: Workspace, drop_layers: tuple[int, ...]
 ) -> Models:
-    """What ``using`` means for ``tasks``, which the user named ``target``."""
+    """The models that ``using`` selects for ``tasks``, which the user named as ``target``."""
     if using.startswith(ENSEMBLE):
         ensemble, members = _members(using, tasks[0], workspace, drop_layers)
         return Models([[member] for member in members], [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
@@ -185,7 +185,7 @@ def models_for(
 
 
 def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:
-    """What each task reads of the rows that have its texts, by their number in the index."""
+    """The rows with all texts of a task, for every task; the index has their numbers in ``table``."""
 
     def rows(task: Task) -> pd.DataFrame:
         name = where if len(tasks) == 1 else f"task '{task.name}'"
@@ -197,7 +197,7 @@ def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str
 
 
 def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> pd.DataFrame:
-    """The columns of the input, and ids where it has none; they can stand in the output beside the predictions."""
+    """The columns of the input, with ids added if it has none; checked to fit beside the predictions."""
     names = [name for task in tasks for name in _column_names(task, len(tasks) > 1)]
     if taken := [name for name in names if name in table]:
         raise PipelineError(
@@ -214,7 +214,7 @@ def _column_names(task: Task, several: bool) -> list[str]:
 
 
 def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: int, several: bool) -> pd.DataFrame:
-    """The prediction as columns of a table of ``rows`` rows, empty but for those numbered ``index``."""
+    """The prediction as columns of a table with ``rows`` rows. Rows that are not in ``index`` are empty."""
     values = prediction.values
     if prediction.probabilities is None:
         columns = [values]
@@ -225,11 +225,11 @@ def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: int, sev
 
 
 def _passes(targets: Sequence[Target]) -> list[list[Target]]:
-    """The forward passes over the input: targets that one of them answers stand together.
+    """Group the targets that one forward pass over the input can answer.
 
-    Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
-    read the same columns in the same way with one backbone. A fusion, a model of one task, modules of another kind,
-    an adapter with LayerNorms of its own and one of a ModernBERT each need a pass to themselves.
+    They must read the same columns in the same way with one backbone, and be either bottleneck adapters at the same
+    sites or tasks of one jointly trained model without modules. Anything else needs a pass to itself: a fusion, a model
+    of one task, modules of another kind, an adapter with LayerNorms, an adapter on a ModernBERT.
     """
     passes: dict[object, list[Target]] = {}
     for target in targets:
@@ -248,7 +248,7 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
 
 
 def _outside(task: Task, scores: np.ndarray) -> int:
-    """How many of the scores (B,) are outside the task's range; none of a task of classes."""
+    """Number of scores (B,) outside the task's range; 0 for a task of classes."""
     if task.range is None:
         return 0
     low, high = task.range
@@ -272,12 +272,12 @@ def _members(
 
 _OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"
 _FEWEST = 20
-"""The fewest rows that must remain after leaving out those that the model has seen."""
+"""Minimum number of rows that the model has not seen."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` found."""
+    """The result of ``evaluate``."""
 
     run: str
     kind: str
@@ -286,32 +286,32 @@ class Evaluation:
     metric: Metric
     score: float
     interval: tuple[float, float]
-    """95 %, over examples: rows that share texts count as one."""
+    """95 % interval over examples; rows that share texts count as one."""
     classes: tuple[ClassScore, ...]
-    """In the task's order; empty for a task of scores."""
+    """In the task's order; empty for scores."""
     largest_class: LargestClass | None
-    """What the score is to be compared with; None for a task of scores."""
+    """The score of always predicting the largest class; None for scores."""
     mean_absolute_error: float | None
-    """On the range of the task's scores; None for a task of classes."""
+    """In units of the task's scores; None for classes."""
     seen: int
-    """Rows that are not scored, since the model has seen their text: it is counted below. Rows of dev that selected it
-    are scored where that split is asked for."""
+    """Rows left out because the model has seen their text; the next fields say how. If dev is scored, rows that only
+    selected the model are kept."""
     trained_on: int | None
-    """Rows whose text is in the training rows of the model, or of the target's adapter that it builds on; None where
-    that is unknown, since the model was made before models kept it."""
+    """Rows whose text the model, or the target's adapter that it builds on, was trained on. None: unknown, since the
+    model keeps no hashes."""
     selected_on: int | None
-    """Rows whose text is in those that selected its epoch; None as above."""
+    """Rows whose text selected its epoch; None as above."""
     seen_by_sources: dict[str, int | None]
-    """Rows whose text is in the training or validation rows of another task, which the model builds on or was trained
-    on jointly, by task; None as above."""
+    """By task, rows whose text trained or selected a source of the model, or a task trained jointly with it; None as
+    above."""
     selecting: int
-    """Scored rows that selected its epoch: none but where the dev split was asked for."""
+    """Scored rows that selected its epoch; 0 unless the dev split is scored."""
     left_out: int
     """Rows of the file without a text or a label."""
     outside: int
-    """Rows whose score is beyond the range of the task."""
+    """Rows with a label outside the task's range."""
     cut: int
-    """Rows that are longer than the ``max_length`` tokens that the model reads."""
+    """Rows longer than ``max_length``, the number of tokens that the model reads."""
     max_length: int
 
     def summary(self) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def evaluate(
         using: as for ``predict``.
 
     Raises:
-        PipelineError: no such model, rows that are unfit or unlabelled, or fewer than 20 that the model has not seen.
+        PipelineError: no such model, unfit or unlabelled rows, or fewer than 20 rows that the model has not seen.
     """
     task, left_out = workspace.task(target), 0
     if input_file is None:
@@ -390,10 +390,10 @@ def _check_scorable(labels: pd.Series, task: Task) -> None:
 def _seen(
     rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Workspace, *, scores_selected: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Which ``rows`` (n,) are not scored as the models of ``runs`` have seen their text; the counts of an evaluation.
+    """Which ``rows`` (n,) to leave out because the models of ``runs`` have seen their text, and how many were seen how.
 
     Raises:
-        PipelineError: fewer than :data:`_FEWEST` others are left.
+        PipelineError: fewer than :data:`_FEWEST` rows are left.
     """
     overlaps = overlap(rows, pd.concat([seen_by(task.name, run, workspace) for run in runs]))
     none = np.zeros(len(rows), bool)

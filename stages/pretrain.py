@@ -1,6 +1,6 @@
-"""Further pretraining: a backbone reads the tasks' texts before it is taught the tasks (Gururangan et al. 2020).
+"""Further pretraining of a backbone on the tasks' texts, before any task is learned (Gururangan et al. 2020).
 
-Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
+It is masked-language-model training on the training texts (Devlin et al. 2019); the result is a backbone folder.
 """
 
 from collections.abc import Sequence
@@ -38,33 +38,35 @@ from pipeline.training.tracking import tracking
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
-"""Peak learning rates unless given: Hayes 2024's for Quora, and what fresh heads have elsewhere. A fresh head sends the
-encoder gradients of no use at first: at fine-tuning's 5e-5 for both, MiniLM lost most of what it knew of sentences."""
+"""Default peak learning rates: that of Hayes (2024) for Quora, and that of new heads in other methods. At first, the
+gradients from a new head are useless to the encoder: with 5e-5 for both, MiniLM lost most of its sentence knowledge."""
 
 
 class MaskedAccuracy(BaseModel, frozen=True):
-    """The share of hidden words of the tasks' dev texts that were guessed."""
+    """Share of the masked words in the tasks' dev texts that the model predicts."""
 
     before: float
     after: float
 
 
 class Pretrained(BaseModel):
-    """A further pretraining: what stands in the ``pretraining.json`` of its folder."""
+    """The record of a further pretraining, ``pretraining.json`` in the backbone's folder."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     run: str
     backbone: str = Field(description="its folder")
     trained_from: str = Field(alias="from", description="the backbone that was trained further")
-    had_head: bool = Field(description="whether that one came with a masked-language-model head")
+    had_head: bool = Field(description="whether it had a masked-language-model head")
     rows: dict[str, int] = Field(description="training rows of each task")
-    left_out: dict[str, dict[str, int]] = Field(description="of each task the rows with a text of these tasks")
+    left_out: dict[str, dict[str, int]] = Field(
+        description="for every task, the rows that share a text with these tasks"
+    )
     masked_accuracy: MaskedAccuracy
     best_epoch: int
     curve: list[dict[str, Any]]
     seconds: float
-    total_seconds: float = Field(description="with those of the backbones before")
+    total_seconds: float = Field(description="including earlier pretrainings of the backbone")
     identity: dict[str, Any]
     provenance: dict[str, Any]
     files: dict[str, str] = Field(description="file name -> sha256")
@@ -86,13 +88,14 @@ def pretrain(
 ) -> Made[Pretrained]:
     """Train the workspace's backbone further on the training texts of ``tasks``, and write it to ``output``.
 
-    The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
-    Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
+    The kept epoch is the one that predicts most masked words of the tasks' dev texts, or the initial model if none is
+    better. Training leaves out texts that occur in the dev split of any of these tasks. A finished pretraining is not
+    repeated.
 
     Raises:
-        PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
-            length that the backbone cannot read, or a folder that holds something else, has lost a file of its
-            backbone, cannot be written, or is another command's.
+        PipelineError: no task, or one twice; texts that cannot be read or have no word that the tokenizer knows; a
+            length that the backbone cannot read; an output folder that cannot be written, is in use, is damaged or
+            contains something else.
     """
     chosen = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
     if not chosen or len({task.name for task in chosen}) < len(chosen):
@@ -107,7 +110,7 @@ def pretrain(
         "score_start": True,
     }
     lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in chosen}
-    # No text is read that stands in dev or test of any of them.
+    # Training leaves out the texts of all their dev and test splits.
     data = {
         task.name: workspace.splits.without_rows_of(chosen, task, workspace.splits.of(task, limit, seed))
         for task in chosen
@@ -118,7 +121,7 @@ def pretrain(
 
 @dataclass
 class _Pretraining:
-    """A further pretraining before it is made; :class:`pipeline.runs.once.Trainable`."""
+    """A further pretraining to be done; a :class:`pipeline.runs.once.Trainable`."""
 
     workspace: Workspace
     output: Path
@@ -127,7 +130,7 @@ class _Pretraining:
     data: dict[str, TaskData]
     """By task, in order of name."""
     lengths: dict[str, int]
-    """The longest input of each task, tokens."""
+    """Maximum input of every task, in tokens."""
     seed: int
 
     @cached_property
@@ -152,9 +155,9 @@ class _Pretraining:
         return f"pretrain {'+'.join(self.data)} seed {self.seed}"
 
     def finished(self) -> Pretrained | None:
-        """What an earlier run with the same identity left in the folder; an error for damage or anything else."""
+        """The result of an earlier run with the same identity, if any; an error if the folder has something else."""
         output = self.output
-        with writing(output):  # looking at a name may be refused too: it is too long
+        with writing(output):  # even the check fails for a name that is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
         result = _result_in(output)
@@ -167,12 +170,12 @@ class _Pretraining:
         )
 
     def train(self) -> Pretrained:
-        on_main_process(lambda: check_writable(self.output))  # now rather than after hours
+        on_main_process(lambda: check_writable(self.output))  # fail now, not after hours
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
-            provenance()  # before training: its code may have changed on disk when it ends
+            provenance()  # before training, while the code on disk is what runs
         train, dev = ({name: self._tokenised(name, split) for name in self.data} for split in ("train", "dev"))
         torch.manual_seed(self.seed)
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
@@ -237,17 +240,17 @@ class _Pretraining:
             before.tokenizer.fast.save_pretrained(temporary)
             files = {file.name: sha256_file(file) for file in sorted(temporary.iterdir())}
             write_json(temporary / RESULT, result.model_copy(update={"files": files}).model_dump(by_alias=True))
-            self.finished()  # again: hours have passed, and what stands there now must not be replaced
+            self.finished()  # again, since another command may have written there meanwhile
 
 
 def pretraining_seconds(backbone: Path) -> float:
-    """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
+    """Seconds of all further pretraining of a backbone folder, including earlier rounds; 0 if there was none."""
     result = _result_in(backbone)
     return result.total_seconds if result is not None else 0.0
 
 
 def tasks_read(backbone: Path) -> set[str]:
-    """The tasks whose training texts further pretraining took for a backbone folder, with any that it went on from."""
+    """The tasks whose training texts a backbone folder was pretrained on further, including earlier rounds."""
     read, seen = set[str](), set[Path]()
     while backbone not in seen and (result := _result_in(backbone)) is not None:
         seen.add(backbone)
@@ -261,7 +264,7 @@ def _damaged(folder: Path, name: str) -> PipelineError:
 
 
 def _result_in(folder: Path) -> Pretrained | None:
-    """None where there is none, or another program's file of this name."""
+    """The record in ``folder``; None if it has none, or another program's file of this name."""
     if not present(folder / RESULT):
         return None
     text = read_text(folder / RESULT)

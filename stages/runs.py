@@ -1,4 +1,4 @@
-"""The runs of a reports folder: what each is, and what needs it."""
+"""The runs of a reports folder, and what needs them."""
 
 import math
 from collections import defaultdict
@@ -25,38 +25,38 @@ from pipeline.system.reading import read_model
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
 LEAST_OF_NAME = 4
-"""As few characters of a run's name may stand for it."""
+"""Minimum number of characters that may stand for a run's name."""
 FEW_POINTS = 6
-"""A curve of more is shown by its ends, its best point and some between."""
+"""A curve with more points is shown by its ends, its best point and some between."""
 
 
 class Runs:
-    """The finished and unfinished runs of ``reports``, and what in ``reports`` and ``store`` needs them."""
+    """The finished and unfinished runs of ``reports``, and what needs them there and in ``store``."""
 
     def __init__(self, reports: Path, store: Path) -> None:
         self.reports, self.store, self.ledger = reports, Store(store), Ledger(reports)
         self.records, self._damaged = self.ledger.records()
         self._unread = list[str]()
-        """Which studies and ensembles cannot be read, and why."""
+        """Why some studies and ensembles cannot be read."""
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, and so does not count; of studies and ensembles once :attr:`uses` was asked for."""
+        """What could not be read and is left out; studies and ensembles are included once :attr:`uses` is known."""
         return [*self._damaged.values(), *self._unread]
 
     @cached_property
     def unfinished(self) -> list[str]:
-        """Runs without a record that are being trained, or left something to resume from or to delete."""
+        """Runs without a record that are in training, or that left something to resume from or to delete."""
         names = list[str]()
         for name in self.ledger.names():
-            with suppress(PipelineError):  # one that cannot be read, as `problems` says
+            with suppress(PipelineError):  # `problems` lists it
                 if self.ledger.is_unfinished(name):
                     names.append(name)
         return names
 
     @cached_property
     def uses(self) -> dict[str, list["Need"]]:
-        """What needs each run that something needs."""
+        """By run, what needs it."""
         uses: dict[str, list[Need]] = defaultdict(list)
         for artifact in self.store.artifacts():
             uses[artifact.manifest.run].append(Need("artifact", str(artifact.folder)))
@@ -76,14 +76,14 @@ class Runs:
         return uses
 
     def built_on(self, record: RunRecord) -> list[str]:
-        """The runs that a run was built on, or chose its sources or members from: its name depends on all of them."""
+        """The runs that a run was built on, and those among which it chose: its name depends on all of them."""
         here = [run for each in record.chosen_from for run in self._by_model.get(each["digest"], ())]
         members = record.identity["members"] if record.kind == "ensemble" else ()
         return list(dict.fromkeys((*(source.run for source in record.sources), *here, *members)))
 
     @cached_property
     def _by_model(self) -> dict[str, list[str]]:
-        """The runs by what they kept of their models: a warm start that begins fresh ends as the plain adapter does."""
+        """The runs by the hash of their model; a warm start that found no source has that of a new adapter."""
         runs: dict[str, list[str]] = defaultdict(list)
         for record in self.records.values():
             if record.model_sha256 is not None:
@@ -103,10 +103,10 @@ class Runs:
 
         Args:
             task: trained on this task, alone or among others.
-            since: a date, or a date with time, as ISO 8601 has them; UTC unless it says otherwise.
-            unused: needed by nothing.
-            sort: date, oldest first; task; score, the best on dev first within a task; size and seconds, the largest
-                first.
+            since: an ISO 8601 date or time; UTC unless it has an offset.
+            unused: only runs that nothing needs.
+            sort: by date, the oldest first; by task; by dev score within a task, the best first; by size or seconds,
+                the largest first.
         """
         earliest = None if since is None else _moment(since)
         rows = [
@@ -127,10 +127,10 @@ class Runs:
         return sorted(rows, key=lambda row: (keys[sort](row), row.record.run))
 
     def named(self, run: str) -> RunRecord:
-        """The finished run called ``run``, or the only one whose name begins so, with four characters at least.
+        """The finished run called ``run``, or the only one whose name begins with ``run``, of at least four characters.
 
         Raises:
-            PipelineError: there is none, or it is damaged, or there are several.
+            PipelineError: there is none, there are several, or it is damaged.
         """
         record = self.ledger.find(run)
         if record is None and len(run) >= LEAST_OF_NAME:
@@ -157,7 +157,7 @@ class Runs:
         return RunDescription(record, size, tuple(curve), uses, tuple(problems))
 
     def usage(self) -> "Usage":
-        """The bytes of everything, and of what can be deleted."""
+        """How many bytes everything takes, and what of it can be deleted."""
         ledger, cache = self.ledger, token_cache()
         cached = 0 if cache is None else size_of(cache)
         folders = {run: size_of(ledger.folder(run)) for run in (*self.records, *self.unfinished)}
@@ -188,14 +188,14 @@ class Runs:
         )
 
     def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
-        """Delete the folders of ``runs``, which nothing but these may need.
+        """Delete the folders of ``runs``; only these runs may need each other.
 
         Args:
-            force: delete them all the same; the result says what breaks.
+            force: delete them even if something needs them; the result says what breaks.
 
         Raises:
-            PipelineError: there is no such run, another process trains it, something needs it, or a file that may name
-                it cannot be read. Nothing is deleted.
+            PipelineError: a run does not exist, is in training, or is needed; or a file that may name it cannot be
+                read. Nothing is deleted.
         """
         for run in runs:
             if not self.ledger.began(run):
@@ -233,7 +233,7 @@ class Need:
 
     @property
     def what_breaks(self) -> str:
-        """What happens to it without the run's record."""
+        """What fails without the run's record."""
         return {
             "artifact": f"{self.name} still predicts, but counts as untrained: extract, fuse and compare train it anew",
             "run": f"{self.detail} {self.name} builds on it, which can no longer be traced or continued",
@@ -270,7 +270,7 @@ class CurvePoint:
 
     epoch: float
     loss: float | None
-    """None of the start, and of a run without one."""
+    """None before the first step, and for runs without a loss."""
     dev: float
 
 
@@ -324,7 +324,7 @@ class RunDescription:
 
 @dataclass(frozen=True)
 class Share:
-    """What ``count`` things of one kind take."""
+    """The bytes that ``count`` things of one kind take."""
 
     name: str
     count: int
@@ -334,7 +334,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Spare:
-    """What can be deleted, and how."""
+    """Something that can be deleted, and how."""
 
     what: str
     names: tuple[str, ...]
@@ -356,7 +356,7 @@ class Removal:
 
 
 def _cells_in(study: Path) -> dict[str, list[str]]:
-    """The cells of a study by the runs that fill them, or were tried for them or a source."""
+    """By run, the cells of a study that it fills, or for which (or for whose sources) it was a trial."""
     cells: dict[str, list[str]] = {}
     for entry in read_model(StudyResult, study, "run compare again").entries:
         filling = () if entry.run is None else (entry.run,)
@@ -366,14 +366,14 @@ def _cells_in(study: Path) -> dict[str, list[str]]:
 
 
 def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:
-    """At most ``FEW_POINTS`` of a curve, or one more: both ends, the best epoch and evenly spread ones."""
+    """At most ``FEW_POINTS`` + 1 points of a curve: both ends, the best epoch, and others evenly spread."""
     last = len(curve) - 1
     places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
     return (point for place, point in enumerate(curve) if place in places or point.epoch == best)
 
 
 def _moment(text: str) -> str:
-    """An ISO date as records write it, in UTC."""
+    """An ISO date in the form of the records, in UTC."""
     try:
         moment = datetime.fromisoformat(text)
         utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
