@@ -1,6 +1,5 @@
 """Masked-language-model training: the right tokens are asked for, and the head reads these alone."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,16 +35,10 @@ def masked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return ids, *Masking().apply(ids, SPECIAL, MASK, WORDS, np.random.default_rng(1))
 
 
-def test_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
-    ids, replaced, labels = masked
-    special = torch.isin(ids, SPECIAL)
-    assert (labels[special] == IGNORED).all()
-    assert (replaced[special] == ids[special]).all()
-
-
-def test_berts_shares_hold(masked) -> None:  # type: ignore[no-untyped-def]
+def test_berts_shares_hold_and_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
     ids, replaced, labels = masked
     chosen = labels != IGNORED
+    assert not chosen[torch.isin(ids, SPECIAL)].any()
     assert chosen[~torch.isin(ids, SPECIAL)].float().mean().item() == pytest.approx(0.15, abs=0.002)
     assert (labels[chosen] == ids[chosen]).all()
     assert (replaced[~chosen] == ids[~chosen]).all()
@@ -155,36 +148,8 @@ def test_what_is_hidden_follows_from_the_seed(backbone: Backbone) -> None:
     assert evaluated != other[1]
 
 
-def asked_of_fit(
-    backbone: Backbone,
-    held_out: dict[str, TokenisedSplit],
-    processes: int = 1,
-    masking: Masking = Masking(),
-    **settings: Any,
-) -> Any:
-    """What ``fit_masked`` gives to ``fit``, which is not called."""
-    texts = [f"the {thing} is good" for thing in ("film", "song", "book", "soup", "dish")]
-    tokens = [np.array(backbone.tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
-    split = TokenisedSplit(tokens, None, None, None)
-    recipe = Recipe(
-        trainable="full", epochs=2, learning_rate=1e-3, batch_size=4, gradient_accumulation_steps=2, precision="fp32"
-    )
-    accelerator: Any = SimpleNamespace(num_processes=processes, device=torch.device("cpu"))
-    return fit_masked(
-        BertForMaskedLM(BertConfig(**SIZES)), split, held_out, backbone.tokenizer, recipe, masking, seed=1,
-        accelerator=accelerator, **settings,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def fit_asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda model, **given: asked.append(given))
-    return asked
-
-
 def test_the_score_is_the_share_of_hidden_words_that_are_guessed(
-    backbone: Backbone, fit_asked: list[dict[str, Any]]
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all batches together; none where nothing can be hidden."""
     texts = ["the film is good", "the song is very bad", "the book is very good"] * 4
@@ -194,12 +159,16 @@ def test_the_score_is_the_share_of_hidden_words_that_are_guessed(
         name: TokenisedSplit(tokens, None, None, None)
         for name, tokens in {"all": encoded, "one": encoded[:1], "ends": ends}.items()
     }
-    asked_of_fit(backbone, held_out, masking=Masking(chosen=1.0))
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda _, **given: asked.update(given))
+    recipe, cpu = Recipe(trainable="full", epochs=2, learning_rate=1e-3, precision="fp32"), Accelerator(cpu=True)
+    model, masking = BertForMaskedLM(BertConfig(**SIZES)), Masking(chosen=1.0)
+    fit_masked(model, held_out["all"], held_out, backbone.tokenizer, recipe, masking, seed=1, accelerator=cpu)
     good = encoded[0][-2]
 
     def always_good(asked: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
         return torch.eye(100)[torch.full_like(asked, good)]
 
     words = np.concatenate([tokens[1:-1] for tokens in encoded])
-    scores = fit_asked[0]["evaluate"](always_good)
+    scores = asked["evaluate"](always_good)
     assert scores == {"all": (words == good).sum() / len(words), "one": 1 / len(encoded[0][1:-1]), "ends": 0.0}

@@ -63,16 +63,17 @@ def train(
     loss: Any = squared_error,
     seed: int = 1,
     accelerator: Any = None,
+    data: TrainingData | None = None,
     **settings: Any,
 ) -> Progress:
-    """``settings`` are those of a recipe, and arguments of :func:`fit`."""
+    """``settings`` are those of a recipe, and arguments of :func:`fit`; without ``data`` the regression's."""
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
     values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
         model,
         recipe=Recipe.model_validate(recipe | values),
         seed=seed,
-        data=TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS)),
+        data=data or TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS)),
         loss=loss,
         evaluate=settings.pop("evaluate", negative_error),
         metric="score",
