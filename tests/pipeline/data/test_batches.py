@@ -133,11 +133,8 @@ def test_micro_batches_on_a_cpu_hold_little_padding(rows: int) -> None:
     assert len(pieces) < 4 * len(batches)
 
 
-def test_on_a_gpu_a_batch_is_one_pass() -> None:
+def test_a_pass_is_worth_more_padding_where_tokens_are_cheaper_and_on_a_gpu_a_batch_is_one() -> None:
     assert padding_worth_a_pass(torch.device("cuda"), "bf16") is None
-
-
-def test_a_pass_is_worth_more_padding_where_tokens_are_cheaper() -> None:
     cpu = torch.device("cpu")
     assert padding_worth_a_pass(cpu, "bf16") > padding_worth_a_pass(cpu, "fp32") > 0  # type: ignore[operator]
 

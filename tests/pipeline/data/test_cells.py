@@ -117,17 +117,7 @@ def test_a_blank_of_a_nullable_column_is_one_as_in_other_files(backend: Any, tmp
         canonical_rows(task, table, "rows")
 
 
-TASK = Task.parse(
-    {
-        "name": "tickets",
-        "kind": "classes",
-        "classes": ["R\u00fcckgabe", "gut"],
-        "metric": "accuracy",
-        "text": ["text"],
-        "label": "label",
-    },
-    "test",
-)
+TASK = task_of(["R\u00fcckgabe", "gut"])
 
 
 def rows_of(texts: list[Any], labels: list[Any]) -> pd.DataFrame:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import strategies as st
 
 from pipeline.data.delimited import DELIMITERS
 from pipeline.data.tables import read_foreign, write_table
@@ -69,9 +68,6 @@ def test_letters_of_another_alphabet_are_not_read_as_western(text: str, encoding
     assert read_foreign(file).rows["text"][0] == text
 
 
-words = st.text(st.sampled_from('ab ,;|\t"\n'), min_size=1, max_size=12).map(lambda text: f"x{text}x")
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_table_with_types_is_read_as_it_is(suffix: str, tmp_path: Path) -> None:
     table = pd.DataFrame({"message": ["a b", "c"], "queue": ["x", "y"]})
@@ -108,16 +104,11 @@ def test_of_two_sheets_none_is_guessed(tmp_path: Path) -> None:
         ("t.xlsx", b"PK", "cannot be read as xlsx"),
         ("t.xlsx", None, "no such file"),
         ("t.txt", b"a", "unknown suffix '.txt'"),
-        ("t.csv", b"", "no rows: the file is empty"),
         ("t.csv", b"text,label\n", "no rows"),
-        ("t.csv", b"text,label\na,b,c\n", "line 2 has 3 cells"),
-        ("t.csv", b"text,text\na,b\n", "more than one column is called 'text'"),
         ("t.csv", "text,label\na,b\n".encode("utf-16")[:-1], "encoding cannot be told"),
         ("t.csv", b"text,label\n\x81,b\n", "encoding cannot be told"),
         ("t.csv", "text,label\nסרט נפלא,b\n".encode("cp1255"), "encoding cannot be told"),
         ("t.csv", bytes.fromhex("d0cf11e0a1b11ae1"), "with a password: save it as xlsx"),
-        ("t.jsonl", b"[1]\n", "line 1 is not a JSON object"),
-        ("t.parquet", b"PAR1", "cannot be read"),
         ("t.csv", None, "no such file"),
     ],
 )

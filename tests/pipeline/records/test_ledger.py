@@ -71,11 +71,7 @@ def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> No
     pd.testing.assert_frame_equal(ledger.predictions(RUN), TABLE)
     curve = pd.read_csv(ledger.folder(RUN) / "curve.csv")
     assert curve.to_dict("records") == CURVE
-    assert sorted(file.name for file in ledger.folder(RUN).iterdir()) == [
-        "curve.csv",
-        "predictions.parquet",
-        "run.json",
-    ]
+    assert {file.name for file in ledger.folder(RUN).iterdir()} == {"curve.csv", "predictions.parquet", "run.json"}
 
 
 def test_rows_that_only_score_stand_beside_those_that_chose(ledger: Ledger) -> None:
@@ -159,6 +155,8 @@ def test_a_command_that_was_refused_leaves_no_unfinished_run(ledger: Ledger) -> 
     assert ledger.names() == [RUN]
     assert not ledger.is_unfinished(RUN)
     assert not ledger.is_unfinished("..")
+    with ledger.lock(RUN):  # the refused one has given it up
+        assert ledger.is_busy(RUN)
 
 
 def test_the_newest_runs_are_listed(ledger: Ledger) -> None:
@@ -188,12 +186,6 @@ def test_a_run_continues_what_it_started_as_and_reads_its_sources_but_no_candida
 ) -> None:
     made = record(sources=(source("sts"), source("quora")), **changes)
     assert [each.task for each in made.continued] == continued
-
-
-def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
-    ledger.finish(record(), CURVE, PREDICTIONS)
-    (ledger.folder(RUN) / "run.json").unlink()
-    assert ledger.find(RUN) is None
 
 
 def test_run_json_is_written_last(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,17 +286,6 @@ def test_predictions_that_cannot_be_read_are_named(content: bytes | None, ledger
         ledger.predictions(RUN)
 
 
-def test_one_run_has_one_holder_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
-    other = Ledger(tmp_path / "reports")
-    with ledger.lock(RUN):
-        with pytest.raises(PipelineError, match=f"run {RUN} is being trained by another process"), other.lock(RUN):
-            pytest.fail("two holders")
-        with other.lock("ba9876543210"):
-            assert other.find(RUN) is None
-    with other.lock(RUN):
-        assert (other.folder(RUN)).is_dir()
-
-
 @contextmanager
 def held_elsewhere(reports: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process holds the lock of ``RUN`` and is writing its checkpoint and weights."""
@@ -327,6 +308,8 @@ def test_a_killed_process_gives_up_its_lock_and_what_it_left_is_cleared(ledger: 
         assert ledger.is_busy(RUN)
         with pytest.raises(RunBusy, match=f"run {RUN} is being trained by another process"), ledger.lock(RUN):
             pytest.fail("two holders")
+        with ledger.lock("ba9876543210"):  # of another run
+            pass
         clear_leftovers(folder)
         assert len(list(folder.rglob(".*.tmp"))) == 2
         process.kill()
@@ -353,13 +336,6 @@ def test_the_next_command_may_wait_for_a_run(
         process.kill()
         assert set(added.result(timeout=10).scores) == {"quora", "sst", "sts"}
     assert set(ledger.find(RUN).scores) == {"quora", "sst", "sts"}  # type: ignore[union-attr]
-
-
-def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="broken"), ledger.lock(RUN):
-        raise ValueError("broken")
-    with ledger.lock(RUN):
-        assert ledger.find(RUN) is None
 
 
 def test_scores_that_come_late_do_not_bring_a_removed_run_back(ledger: Ledger) -> None:
@@ -403,18 +379,8 @@ def test_equal_identities_have_equal_names_and_others_do_not() -> None:
 
 
 def test_the_summary_holds_what_the_training_verbs_promise() -> None:
-    assert list(record().summary()) == [
-        "run",
-        "kind",
-        "task",
-        "metric",
-        "dev",
-        "trainable_parameters",
-        "seconds",
-        "examples_per_second",
-        "peak_memory_mb",
-        "artifact",
-    ]
+    measured = ["trainable_parameters", "seconds", "examples_per_second", "peak_memory_mb"]
+    assert list(record().summary()) == ["run", "kind", "task", "metric", "dev", *measured, "artifact"]
 
 
 @pytest.mark.parametrize("changes", [{"scores": {}}, {"identity": {"tasks": {}}}], ids=str)
