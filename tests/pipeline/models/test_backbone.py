@@ -85,23 +85,19 @@ def test_a_half_precision_file_is_loaded_as_fp32(backbone_folder: Path, tmp_path
 
 
 Damage = Callable[[Path], object]
-PT = {"format": "pt"}
+TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
-
-
-def drop_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def drop_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
 
 
 def change_weights(change: Callable[[dict[str, Tensor]], object]) -> Damage:
     def damage(folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
         change(tensors)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", PT)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            folder / "model.safetensors",
+            {"format": "pt"},
+        )
 
     return damage
 
@@ -110,35 +106,24 @@ def with_tensor(name: str, change: Callable[[Tensor], Tensor]) -> Damage:
     return change_weights(lambda tensors: tensors.update({name: change(tensors[name])}))
 
 
+def drop(*names: str, make: Callable[[Path], object] = lambda file: None) -> Damage:
+    """Remove the files, and ``make`` something in the place of each."""
+
+    def damage(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+            make(folder / name)
+
+    return damage
+
+
 def write(name: str, text: str | bytes) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-
-    return damage
+    return drop(name, make=lambda file: file.write_bytes(text.encode() if isinstance(text, str) else text))
 
 
-def truncate_weights(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-
-
-def folder_in_place_of(name: str) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).mkdir()
-
-    return damage
-
-
-def pipe_in_place_of_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
-
-
-def change_config(**values: object) -> Damage:
+def change_config(name: str = "config.json", **values: object) -> Damage:
     def change(folder: Path) -> None:
-        file = folder / "config.json"
+        file = folder / name
         file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
     return change
@@ -154,30 +139,28 @@ def shrink(key: str, name: str, rows: int) -> Damage:
     return change
 
 
-def drop_tokenizer(folder: Path) -> None:
-    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"):
-        (folder / name).unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (drop_weights, "no readable encoder (config.json, model.safetensors): Error no file named model.safetensors"),
+        (
+            drop("model.safetensors"),
+            "no readable encoder (config.json, model.safetensors): Error no file named model.safetensors",
+        ),
         (change_weights(dict.clear), "37 weights are missing from its file"),
         (
             change_weights(lambda tensors: tensors.pop("encoder.layer.1.output.dense.weight")),
             "1 weights are missing from its file, the first is encoder.layer.1.output.dense.weight",
         ),
-        (truncate_weights, "weights file is damaged"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 1000), "weights file is damaged"),
         (write("model.safetensors", b""), "weights file is damaged"),
         (write("model.safetensors", b"\xff" * 16), "weights file is damaged"),
-        (folder_in_place_of("model.safetensors"), "no readable encoder"),
+        (drop("model.safetensors", make=Path.mkdir), "no readable encoder"),
         (with_tensor(WORDS, Tensor.t), "do not fit its config.json (size mismatch"),
         (with_tensor(WORDS, Tensor.int), "no readable encoder"),
         (with_tensor(WORDS, lambda words: words / 0), f"contain NaN or infinity, first in {WORDS}: copy it again"),
-        (drop_config, "the folder has no config.json"),
-        (folder_in_place_of("config.json"), "config.json: there is a folder where a file is needed"),
-        (pipe_in_place_of_config, "config.json: not a regular file"),
+        (drop("config.json"), "the folder has no config.json"),
+        (drop("config.json", make=Path.mkdir), "config.json: there is a folder where a file is needed"),
+        (drop("config.json", make=os.mkfifo), "config.json: not a regular file"),
         (write("config.json", "{"), "config.json: cannot be read"),
         (write("config.json", b"\xff"), "config.json: cannot be read (not UTF-8"),
         (write("config.json", "[]"), "config.json: not a configuration"),
@@ -211,7 +194,7 @@ def drop_tokenizer(folder: Path) -> None:
         (change_config(hidden_dropout_prob=2), "no readable encoder"),
         (change_config(return_dict=False), "describes an encoder that does not run"),
         (change_config(quantization_config="x"), "no readable configuration"),
-        (drop_tokenizer, "tokenizer"),
+        (drop(*TOKENIZER), "tokenizer"),
         (write("tokenizer.json", "{"), "no readable tokenizer"),
         (write("tokenizer_config.json", "[" * 100_000), "no readable tokenizer (tokenizer.json): nested too deeply"),
     ],
@@ -237,20 +220,19 @@ def test_positions_that_padding_shifts_out_of_range_are_noticed(tmp_path: Path) 
         open_backbone(str(folder))
 
 
-def test_a_name_longer_than_any_path_is_refused() -> None:
-    with pytest.raises(PipelineError, match="neither a folder nor a Hub id"):
-        open_backbone("x" * 5000)
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "a/b/c"])
-def test_a_missing_folder_is_not_taken_for_a_hub_id(name: str) -> None:
-    with pytest.raises(PipelineError, match="no such folder"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((missing, "no such folder") for missing in ("./nowhere", "/no/such/folder", "a/b/c")),
+        ("x" * 5000, "neither a folder nor a Hub id"),
+        ("nobody/no-such-model", "--backbone DIR"),
+    ],
+)
+def test_a_missing_folder_is_not_taken_for_a_hub_id_and_an_unreachable_hub_names_the_way_out(
+    name: str, message: str
+) -> None:
+    with pytest.raises(PipelineError, match=message):
         open_backbone(name)
-
-
-def test_an_unreachable_hub_names_the_way_out() -> None:
-    with pytest.raises(PipelineError, match="--backbone DIR"):
-        open_backbone("nobody/no-such-model")
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "modernbert"])
@@ -289,24 +271,10 @@ def index_of(*files: str) -> Damage:
 def pickled(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     torch.save(tensors, folder / "pytorch_model.bin")
-    drop_weights(folder)
+    (folder / "model.safetensors").unlink()
 
 
-def sentencepiece(folder: Path) -> None:
-    drop_tokenizer(folder)
-    (folder / "spm.model").write_bytes(b"\x00")
-
-
-def change_tokenizer_config(**values: object) -> Damage:
-    def change(folder: Path) -> None:
-        file = folder / "tokenizer_config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-    return change
-
-
-MARK = "code was run"
-CODE = f"raise SystemExit({MARK!r})"
+CODE = "raise SystemExit('code was run')"
 RUNNING: list[tuple[Damage, str]] = [
     (
         change_config(auto_map={"AutoModel": "evil.Model"}),
@@ -318,7 +286,7 @@ RUNNING: list[tuple[Damage, str]] = [
     ),
     (change_config(auto_map={"AutoModel": "other/repo--evil.Model"}), "names custom code (auto_map)"),
     (
-        change_tokenizer_config(auto_map={"AutoTokenizer": [None, "evil.Tokenizer"]}),
+        change_config("tokenizer_config.json", auto_map={"AutoTokenizer": [None, "evil.Tokenizer"]}),
         "tokenizer_config.json names custom code (auto_map)",
     ),
     (
@@ -387,7 +355,8 @@ def test_a_sentencepiece_tokenizer_says_what_to_install(
     backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(backbone_folder, tmp_path / "sentencepiece")
-    sentencepiece(folder)
+    drop(*TOKENIZER)(folder)
+    (folder / "spm.model").write_bytes(b"\x00")
     monkeypatch.setattr("pipeline.models.backbone.is_sentencepiece_available", lambda: False)
     with pytest.raises(PipelineError, match=r"model \(spm.model\) .* pip install sentencepiece protobuf"):
         open_backbone(str(folder))

@@ -161,7 +161,10 @@ def test_a_copy(backbone: Backbone, assert_same_packed: Any) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - set(LIKE_BERT)))
-def test_other_families_keep_their_padding(family: str, families: dict[str, Backbone]) -> None:
+def test_other_families_and_what_is_not_lean_keep_their_padding(
+    family: str, families: dict[str, Backbone], backbone: Backbone
+) -> None:
+    assert not can_unpad(backbone.load())
     encoder = families[family].load()
     make_lean(encoder, "cls")
     assert not can_unpad(encoder)
@@ -176,10 +179,6 @@ def test_nothing_is_unpadded_that_does_not_train_here(backbone: Backbone, monkey
     model.eval().encode(**inputs)
     model.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train().encode(**inputs)
-
-
-def test_not_lean_not_unpadded(backbone: Backbone) -> None:
-    assert not can_unpad(backbone.load())
 
 
 def test_few_attention_scores_are_of_padding() -> None:

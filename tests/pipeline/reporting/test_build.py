@@ -32,17 +32,6 @@ from stages.studies import STUDIES, find_study
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study
 
 
-def many_rows(folder: Path) -> Report:
-    """Six rows beside the reference: two far better, one far worse, three like it."""
-    names = {"up": 0.8, "higher": 0.9, "down": 0.2, "same": 0.5, "like": 0.5, "equal": 0.5}
-    rows = {name: {"method": "adapter", "title": f"{name}, row"} for name in names}
-    study = make(folder, methods=["full", *names], rows=rows)
-    study.add("full", "sst", 1, 0.5)
-    for name, quality in names.items():
-        study.add(name, "sst", 1, quality)
-    return build_report(study.result, study.ledger, folder / "out")
-
-
 def rows_of(report: Report, name: str) -> list[dict[str, Cell]]:
     table = next(table for table in report.tables if table.name == name)
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -154,12 +143,6 @@ def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) 
     assert any("lowered the score on an earlier one in 4 of 4 pairs" in s for s in report.summary)
     assert any(s.startswith("Adapter and fusion forget nothing") for s in report.summary)
     assert report.summary[-1] == f"1 of {len(runs.result.entries)} cells have no run: see the notes."
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
-    best = [row["method"].text for row in rows_of(many_rows(tmp_path), "main") if row["sst (accuracy)"].best]
-    assert best == ["higher, row"]
 
 
 @pytest.mark.usefixtures("no_figures")

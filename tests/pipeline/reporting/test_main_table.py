@@ -32,6 +32,7 @@ def test_means_and_deviations_are_over_the_seeds_that_finished(whole: Synthetic,
         for target, column in (("sst", "sst (accuracy)"), ("sts", "sts (pearson)")):
             values = [scored.value for scored in runs.cell(line, target)]
             cell = cells[str(line)][column]
+            assert cell.best == (line == Line("fusion"))
             if not values:
                 assert (cell.text, cell.sort, cell.runs) == ("-", None, ())
                 continue
@@ -209,6 +210,3 @@ def test_the_verdict_and_the_forest_say_which_rows_they_count(
     which = rows.partition(" the 4 ")[2]
     title = f"rows {which} full fine-tuning" if which else "every row compared with full fine-tuning"
     assert set(drawing.numbers["group"]) == {title}
-
-
-# Cost.

@@ -387,23 +387,13 @@ def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
         "from pipeline import Predicted, load\nmodel = load('films')\n"
         "found: list[Predicted] = model.predict(['a', ('b', 'c')])\nfound[0].label = 'x'\nmodel.predict([1])\n"
     )
-    line = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--config-file=",
-        "--ignore-missing-imports",
-        "--follow-imports=silent",
-        "--no-site-packages",
-    ]
+    options = "--config-file= --ignore-missing-imports --follow-imports=silent --no-site-packages"
     done = subprocess.run(
-        [*line, f"--cache-dir={tmp_path / 'cache'}", "program.py"],
+        [sys.executable, "-m", "mypy", *options.split(), f"--cache-dir={tmp_path / 'cache'}", "program.py"],
         cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
-    assert [message.split("error: ")[1].split("  [")[1] for message in done.stdout.splitlines()[:-1]] == [
-        "misc]",
-        "list-item]",
-    ], done.stdout
+    kinds = [message.split("error: ")[1].split("  [")[1] for message in done.stdout.splitlines()[:-1]]
+    assert kinds == ["misc]", "list-item]"], done.stdout
     for package in ("pipeline", "stages"):
         assert (ROOT / package / "py.typed").is_file()
 
