@@ -53,7 +53,6 @@ class Forked:
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     def poll(self) -> int | None:

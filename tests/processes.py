@@ -43,7 +43,6 @@ def in_a_process(code: str, root: Path, *arguments: object) -> Iterator[subproce
 
 def line_of(process: subprocess.Popen[str]) -> str:
     """The next line that ``process`` prints."""
-    assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 

@@ -52,7 +52,6 @@ class TwoNodes:
         self._ask("end", "removed")
 
     def _ask(self, question: str, answer: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{question}\n")
         self._process.stdin.flush()
         assert line_of(self._process) == answer
@@ -63,6 +62,5 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
     """Two nodes with room for one cell each; both end with the block."""
     with in_a_process(_CLUSTER, folder) as process:
         yield TwoNodes(process)
-        assert process.stdin is not None
         process.stdin.close()
         process.wait(60)

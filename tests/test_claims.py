@@ -86,7 +86,6 @@ def cells_of(report: str, left_out: str, folder: Path) -> StudyRuns:
     """The cells of a report's study without those of one target, with the runs in ``folder``."""
     result = StudyResult.model_validate_json((ROOT / report / "study.json").read_text(encoding="utf-8"))
     some = with_targets(result, [target for target in result.study.targets if target != left_out])
-    assert some is not None
     return StudyRuns(some, Ledger(folder))
 
 

@@ -90,7 +90,6 @@ def _check(event: str, path: Any, folder: int | None) -> None:
     # The name itself counts, not what a link of that name leads to.
     named = base / os.fsdecode(path)
     place = Path(os.path.realpath(named.parent)) / named.name
-    assert _allowed is not None
     if not place.is_relative_to(_allowed) and not _CACHES & {*place.parts} and str(place) != os.devnull:
         _violations.append(f"{event} {place}")
         raise PermissionError(f"{event} {place}: outside the folder of this case")

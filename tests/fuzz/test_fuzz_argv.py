@@ -165,8 +165,8 @@ def run(line: list[str]) -> tuple[int, str, str]:
         try:
             status = main(line)
         except SystemExit as left:
-            status = left.code  # type: ignore[assignment]
-    return status, *(stream.buffer.getvalue().decode() for stream in (out, error))  # type: ignore[attr-defined]
+            status = left.code
+    return status, *(stream.buffer.getvalue().decode() for stream in (out, error))
 
 
 def _stream(errors: str) -> io.TextIOWrapper:

@@ -69,7 +69,7 @@ def grids(draw: st.DrawFn) -> list[list[Any]]:
 
 def delimited(grid: list[list[Any]], separator: str, quoting: int) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, delimiter=separator, quoting=quoting, escapechar="\\", quotechar='"')  # type: ignore[call-overload]
+    writer = csv.writer(text, delimiter=separator, quoting=quoting, escapechar="\\", quotechar='"')
     writer.writerows(grid)
     return text.getvalue().encode("utf-8", errors="surrogatepass")
 
@@ -281,7 +281,7 @@ def people_file(file: Path, columns: dict[str, list[Any]], separator: str, shape
             for value, run in groupby(enumerate(column, start=2), key=lambda cell: cell[1]):
                 (first, _), *others = run
                 if value is not None and others:
-                    book.active.merge_cells(f"{letter}{first}:{letter}{others[-1][0]}")  # type: ignore[union-attr]
+                    book.active.merge_cells(f"{letter}{first}:{letter}{others[-1][0]}")
         book.save(file)
     elif shape == "blanks":
         quoted = [['"{}"'.format("" if cell is None else str(cell).replace('"', '""')) for cell in row] for row in rows]

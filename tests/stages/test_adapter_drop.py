@@ -32,7 +32,7 @@ def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("settings", [{}, {"train_layernorm": True}])
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[no-untyped-def]
+def test_an_adapter_without_a_layer_predicts_what_training_saw(
     settings, family, workspace, quick, data_folder, tmp_path
 ) -> None:
     backbone = save_backbone(tmp_path / "backbone", family)
@@ -70,7 +70,7 @@ def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace
     assert (record.recipe.adapter.drop_layers, record.sources[0].run) == ((), whole.run)
 
 
-def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:
     rows = data_folder / "films" / "dev.csv"
     for task in ("films", "meals"):
         extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=0)

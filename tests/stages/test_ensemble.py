@@ -99,7 +99,7 @@ def table_of(reports: Path, name: str) -> pd.DataFrame:
     ("task", "rule"),
     [(SST, "mean"), (SST, "weighted"), (SST, "mode"), (STS, "mean"), (STS, "weighted"), (STS, "median")],
 )
-def test_it_is_chosen_on_one_half_scored_on_the_other_and_kept(task, rule, ledger, reports) -> None:  # type: ignore[no-untyped-def]
+def test_it_is_chosen_on_one_half_scored_on_the_other_and_kept(task, rule, ledger, reports) -> None:
     record = ensemble(task, "mine", reports, rule=rule)
     assert Ensembles(reports).find("mine") == record
     assert len(record.considered) == (5 if task is SST else 3)
@@ -108,13 +108,11 @@ def test_it_is_chosen_on_one_half_scored_on_the_other_and_kept(task, rule, ledge
     table = table_of(reports, "mine")
     assert table["id"].tolist() == [str(i) for i in range(ROWS)]
     for rows, scores in ((table["chosen_on"], record.chosen), (~table["chosen_on"], record.held_out)):
-        assert scores is not None
         part = table[rows]
         assert scores.rows == ROWS // 2 == len(part)
         assert scores.ensemble == score(task.metric, part["prediction"].to_numpy(), part["label"].to_numpy())
         alone = ledger.predictions(record.best)[rows]
         assert scores.best == score(task.metric, alone["prediction"].to_numpy(), alone["label"].to_numpy())
-    assert record.held_out is not None
     assert record.drop == record.chosen.ensemble - record.held_out.ensemble
     if rule in ("mean", "weighted"):
         assert record.chosen.ensemble >= record.chosen.best
@@ -133,7 +131,7 @@ def test_what_is_held_out_has_no_say_in_who_takes_part(ledger: Ledger, reports: 
     assert after.chosen == before.chosen
 
 
-def test_choosing_on_all_of_dev_says_that_it_flatters(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_choosing_on_all_of_dev_says_that_it_flatters(ledger: Ledger, reports: Path, capsys) -> None:
     record = ensemble(SST, "mine", reports, chosen_on="all")
     assert (record.held_out, record.drop, record.chosen.rows) == (None, None, ROWS)
     assert main(["ensemble", "--target=sst", "--name=mine", "--choose-on=all", f"--reports={reports}"]) == 0
@@ -148,10 +146,10 @@ def test_a_model_of_several_tasks_takes_part_for_each(ledger: Ledger, reports: P
     for task in (SST, STS):
         record = ensemble(task, f"of-{task.name}", reports)
         assert record.members[0].run == f"{30:012x}"
-        assert record.members[0].dev == ledger.find(f"{30:012x}").score(task.name).dev  # type: ignore[union-attr]
+        assert record.members[0].dev == ledger.find(f"{30:012x}").score(task.name).dev
 
 
-def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: Path, capsys) -> None:
     other = f"{40:012x}"
     finished(ledger, other, 0.99, dev_rows="fewer")
     record = ensemble(SST, "mine", reports)
@@ -180,7 +178,7 @@ def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: P
         ({"seed": -1}, ["seed -1"]),
     ],
 )
-def test_what_cannot_be_is_told_at_once(settings, messages, ledger, reports) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_is_told_at_once(settings, messages, ledger, reports) -> None:
     settings = dict(settings)
     task, name = settings.pop("task", SST), settings.pop("name", "mine")
     with pytest.raises(PipelineError) as caught:
@@ -220,9 +218,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_damaged_is_left_out_unless_it_is_named(  # type: ignore[no-untyped-def]
-    name: str, ledger: Ledger, reports: Path, capsys
-) -> None:
+def test_what_is_damaged_is_left_out_unless_it_is_named(name: str, ledger: Ledger, reports: Path, capsys) -> None:
     damage, reason = DAMAGES[name]
     runs = [f"{number:012x}" for number in range(5)]
     damage(ledger.folder(runs[0]))
@@ -259,7 +255,7 @@ def test_a_task_that_has_changed_and_a_name_that_is_taken_are_refused(ledger: Le
         ensemble(turned, "other", reports, runs=[f"{1:012x}"])
 
 
-def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Path, capsys) -> None:
     assert main(["ensemble", "--target=sst", "--name=mine", f"--reports={reports}", "--rule=weighted", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
@@ -280,7 +276,7 @@ def trained(workspace: Workspace, quick: Quick) -> list[RunRecord]:
     return [adapter, full]
 
 
-def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_folder, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_folder, tmp_path, capsys) -> None:
     """An adapter and a fully tuned model, on the dev rows in another order."""
     from stages.predict import predict
 

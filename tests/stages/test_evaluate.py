@@ -30,7 +30,7 @@ def films(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["films", "pairs"])
-def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(  # type: ignore[no-untyped-def]
+def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
     name, workspace, quick, data_folder, tmp_path
 ) -> None:
     folder, column = tmp_path / "data" / name, "sentence" if name == "films" else "sentence1"
@@ -76,7 +76,7 @@ FILES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("task", "lines", "expected"), FILES.values(), ids=[*FILES])
-def test_what_a_file_has_is_scored_and_told(  # type: ignore[no-untyped-def]
+def test_what_a_file_has_is_scored_and_told(
     task, lines, expected, workspace, quick, data_folder, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = dataclasses.replace(workspace, data=tmp_path / "data")
@@ -102,9 +102,7 @@ def test_what_a_file_has_is_scored_and_told(  # type: ignore[no-untyped-def]
     assert ("all rows have the label" in told) == (len(lines) == 9)
 
 
-def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
-    workspace, quick, films, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_score_and_interval(workspace, quick, films, capsys: pytest.CaptureFixture[str]) -> None:
     record = extract("films", quick("adapter"), workspace, seed=0).record
     places = [
         "--backbone",
@@ -130,9 +128,7 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     assert "trained on none of these 40 rows" in lines[0]
 
 
-def test_of_scores_the_mean_absolute_error_is_printed(  # type: ignore[no-untyped-def]
-    workspace, quick, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_scores_the_mean_absolute_error_is_printed(workspace, quick, capsys: pytest.CaptureFixture[str]) -> None:
     record = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record
     found = evaluate("pairs", workspace, using=record.run)
     saved = workspace.ledger.predictions(record.run)
@@ -144,7 +140,7 @@ def test_of_scores_the_mean_absolute_error_is_printed(  # type: ignore[no-untype
     assert f"mean absolute error: {found.mean_absolute_error:.4f}" in capsys.readouterr().out.splitlines()
 
 
-def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore[no-untyped-def]
+def test_of_many_classes_those_with_the_most_errors_are_printed(
     workspace, quick, films, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
@@ -170,7 +166,7 @@ def test_of_many_classes_those_with_the_most_errors_are_printed(  # type: ignore
         ({"input_file": Path("nowhere.csv")}, "nowhere.csv"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said(workspace, quick, how, message) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_evaluated_is_said(workspace, quick, how, message) -> None:
     extract("films", quick("adapter", epochs=1), workspace, seed=0)
     with pytest.raises(PipelineError, match=message):
         evaluate(**{"target": "films", "workspace": workspace, **how})

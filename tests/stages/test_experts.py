@@ -144,7 +144,6 @@ def test_a_changed_expert_is_refused(workspace: Workspace, fused: RunRecord, tmp
     shutil.copytree(workspace.store_root, tmp_path / "store")
     copied = dataclasses.replace(workspace, store_root=tmp_path / "store")
     fusion = copied.store.find(fused.run)
-    assert fusion is not None
     file = copied.store.adapters_of(fusion.manifest)[1].folder / "adapter.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(PipelineError, match=r"adapter\.safetensors"):
@@ -155,7 +154,6 @@ def test_a_row_of_experts_is_the_run_of_fuse_over_a_warm_started_row(workspace: 
     result, _ = compare(study(), workspace)
     record = {entry.method: workspace.ledger.find(entry.run) for entry in result.entries}
     warm, experts = record["warm"], record["experts"]
-    assert warm is not None and experts is not None
     assert experts.sources[0].run == warm.run and len(experts.sources) == 3
     assert experts.own.test is not None and experts.cost.trainable_parameters == 0
 

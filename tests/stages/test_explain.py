@@ -149,7 +149,7 @@ def test_siblings_hold_one_copy_of_the_backbone_and_say_what_they_say_alone(
         ({"one_logit": True}, lambda raw, e: 1 / (1 + e(-raw["good"]))),
     ],
 )
-def test_raw_scores_are_the_heads_outputs(settings, probability, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+def test_raw_scores_are_the_heads_outputs(settings, probability, workspace, quick) -> None:
     import math
 
     extract("films", quick("adapter", epochs=1, **settings), workspace, seed=1)
@@ -226,7 +226,6 @@ def test_a_kept_run_reads_as_many_texts_as_its_task_has(
 
 
 def test_a_folder_that_lacks_some_of_a_fusions_tasks_is_no_hindrance(shop: Shop, run: Command, tmp_path: Path) -> None:
-    assert shop.workspace.data is not None
     (tmp_path / "empty").mkdir()
     shutil.copytree(shop.workspace.data / "films", tmp_path / "mine" / "films")
     question = ["explain", "--target", "films", "--text", FILM, "--store", shop.store, "--precision", "fp32"]
@@ -252,7 +251,6 @@ def test_the_backbone_is_that_of_the_settings_file(
 def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_path: Path) -> None:
     """They are those of whoever made the artifact."""
     artifact = shop.copied(tmp_path).store.find(shop.adapters["films"].run)
-    assert artifact is not None
     manifest = json.loads((artifact.folder / MANIFEST).read_text())
     manifest["meaning"]["classes"] = ["\x1b[31mbad", "good\nfusion films"]
     (artifact.folder / MANIFEST).write_text(json.dumps(manifest))

@@ -49,9 +49,7 @@ def agree(workspace: Workspace, record: RunRecord, found: pd.Series) -> None:
 
 
 @pytest.mark.parametrize("family", [NEW[-1], *(pytest.param(name, marks=pytest.mark.long) for name in NEW[:-1])])
-def test_two_stages_and_their_predictions(  # type: ignore[no-untyped-def]
-    family, places, quick: Quick, data_folder: Path, tmp_path: Path
-) -> None:
+def test_two_stages_and_their_predictions(family, places, quick: Quick, data_folder: Path, tmp_path: Path) -> None:
     workspace, dev, file = places(family), data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for task in ("films", "meals"):
         record = extract(task, quick("adapter"), workspace, seed=0).record
@@ -75,7 +73,7 @@ def test_two_stages_and_their_predictions(  # type: ignore[no-untyped-def]
     ("kind", "trainable", "values"),
     [("adapter", "adapter", {"drop_layers": "0"}), ("full", "full", {"layer_decay": 0.9, "hidden_dropout": 0.1})],
 )
-def test_a_run_that_was_stopped_ends_as_one_never_stopped(  # type: ignore[no-untyped-def]
+def test_a_run_that_was_stopped_ends_as_one_never_stopped(
     family, kind, trainable, values, places, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(name: str) -> RunRecord:
@@ -92,9 +90,7 @@ def test_a_run_that_was_stopped_ends_as_one_never_stopped(  # type: ignore[no-un
 
 
 @pytest.mark.parametrize("family", [NEW[-1], *(pytest.param(name, marks=pytest.mark.long) for name in NEW[:-1])])
-def test_a_masked_language_model_of_the_family_is_pretrained_further(  # type: ignore[no-untyped-def]
-    family, places, tmp_path: Path
-) -> None:
+def test_a_masked_language_model_of_the_family_is_pretrained_further(family, places, tmp_path: Path) -> None:
     workspace = places(family)
     recipe = Recipe(trainable="full", epochs=4, batch_size=8, learning_rate=1e-2, backbone_learning_rate=5e-3)
     result = pretrain(["films"], tmp_path / "more", recipe, workspace, seed=0).record
@@ -112,7 +108,7 @@ def test_a_masked_language_model_of_the_family_is_pretrained_further(  # type: i
         ("modernbert", "bitfit", "bitfit on a ModernBERT: it has no biases: use --adapter lora"),
     ],
 )
-def test_what_cannot_work_is_refused_before_the_backbone_is_read(  # type: ignore[no-untyped-def]
+def test_what_cannot_work_is_refused_before_the_backbone_is_read(
     family, kind, reason, places, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:

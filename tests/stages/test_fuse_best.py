@@ -98,7 +98,7 @@ def test_unasked_those_that_help_are_fused_each_with_its_gate(
     assert record.gates == {"meals": 1.0}
     assert record.recipe.gated.start == "probe"
     assert "films: gates start at meals 1; variance explained: none " in capsys.readouterr().err
-    manifest = stocked.store.find(record.run).manifest  # type: ignore[union-attr]
+    manifest = stocked.store.find(record.run).manifest
     assert [source.task for source in manifest.sources] == ["meals"]
 
 
@@ -121,7 +121,6 @@ def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
     assert record.gates == {"meals": 1.0}
     assert [source.task for source in record.sources] == ["meals"]
     kept = stocked.store.find(record.run)
-    assert kept is not None
     assert "films" not in restore(kept, stocked.task("films"), stocked).backbone.adapters_config
 
 

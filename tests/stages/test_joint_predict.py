@@ -75,7 +75,7 @@ SUMMARY = ("run", "kind", "task", "blank", "cut", "max_length")
 """What ``--json`` says of a target."""
 
 
-def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, Any]:
     """Together, each target has the columns that it has alone."""
     alone = {target: run(target, **settings) for target in targets}
     result, table = run(",".join(targets), **settings)
@@ -103,7 +103,7 @@ def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, 
     ids=["cross", "pfeiffer", "siamese", "cosine", "dropped"],
 )
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_score_and_classes_share_one_pass(settings, pooling, workspace, quick, run) -> None:  # type: ignore[no-untyped-def]
+def test_a_score_and_classes_share_one_pass(settings, pooling, workspace, quick, run) -> None:
     cosine = settings.get("head") == "cosine"
     extract("pairs", quick("adapter", epochs=1, pooling=pooling, **settings), workspace, seed=0)
     # Heads and pooling are each task's own.
@@ -114,7 +114,7 @@ def test_a_score_and_classes_share_one_pass(settings, pooling, workspace, quick,
     assert (result["rows"], result["passes"], list(result)) == (49, 1, ["targets", "rows", "output", "passes"])
 
 
-def test_what_cannot_share_a_pass_is_run_apart(workspace: Workspace, quick: Quick, run) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_share_a_pass_is_run_apart(workspace: Workspace, quick: Quick, run) -> None:
     for task in ("films", "meals", "pairs"):
         extract(task, quick("adapter", epochs=1), workspace, seed=0)
     extract("twins", quick("adapter", epochs=1, encoding="siamese"), workspace, seed=0)
@@ -126,13 +126,13 @@ def test_what_cannot_share_a_pass_is_run_apart(workspace: Workspace, quick: Quic
 
 
 @pytest.mark.parametrize("settings", [{"train_layernorm": True}, {"max_length": 12}])
-def test_unlike_adapters_do_not_share_a_pass(settings, workspace, quick, run) -> None:  # type: ignore[no-untyped-def]
+def test_unlike_adapters_do_not_share_a_pass(settings, workspace, quick, run) -> None:
     extract("films", quick("adapter", epochs=1), workspace, seed=0)
     extract("meals", quick("adapter", epochs=1, **settings), workspace, seed=0)
     assert assert_same_as_apart(run, ["films", "meals"])["passes"] == 2
 
 
-def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run, source: Path) -> None:  # type: ignore[no-untyped-def]
+def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run, source: Path) -> None:
     for target, using, message in (
         ("films,films", "auto", "--target names films more than once"),
         ("nope,films,neither", "auto", "(?s)--target nope,films,neither: 2 problems.*'nope'.*'neither'"),
@@ -156,7 +156,7 @@ def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run,
         run("films,pairs,twins")
 
 
-def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, source, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, source, tmp_path, capsys) -> None:
     runs = [extract(task, quick("adapter", epochs=1), workspace, seed=0).record.run for task in ("films", "meals")]
     arguments = [
         f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--store={workspace.store_root}",

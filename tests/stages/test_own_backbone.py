@@ -25,15 +25,15 @@ def test_models_on_different_backbones_predict_in_one_command(
         extract(task, quick("adapter", epochs=1), place, seed=0)
     rows, options = data_folder / "films" / "dev.csv", {"using": "auto", "batch_size": 64, "precision": "fp32"}
     unnamed = dataclasses.replace(workspace, backbone_name="")
-    written = predict("films,meals", rows, tmp_path / "both.csv", unnamed, **options)  # type: ignore[arg-type]
+    written = predict("films,meals", rows, tmp_path / "both.csv", unnamed, **options)
     assert written.passes == 2  # of like adapters on one backbone there would be one
     both = pd.read_csv(tmp_path / "both.csv")
     for task, place in places.items():
-        predict(task, rows, tmp_path / "one.csv", dataclasses.replace(place), **options)  # type: ignore[arg-type]
+        predict(task, rows, tmp_path / "one.csv", dataclasses.replace(place), **options)
         alone = pd.read_csv(tmp_path / "one.csv")
         assert both[f"{task}_probability_good"].to_numpy() == pytest.approx(alone["probability_good"].to_numpy())
     shutil.rmtree(folder)
     with pytest.raises(PipelineError, match="other.*The model was trained on it: give its folder or Hub id"):
-        predict("meals", rows, tmp_path / "one.csv", dataclasses.replace(unnamed), **options)  # type: ignore[arg-type]
+        predict("meals", rows, tmp_path / "one.csv", dataclasses.replace(unnamed), **options)
     with pytest.raises(PipelineError, match=r"no model of 'pairs' in .*; .* extract --task pairs trains one"):
-        predict("pairs", rows.parents[1] / "pairs" / "dev.csv", tmp_path / "one.csv", unnamed, **options)  # type: ignore[arg-type]
+        predict("pairs", rows.parents[1] / "pairs" / "dev.csv", tmp_path / "one.csv", unnamed, **options)

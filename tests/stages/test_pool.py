@@ -77,7 +77,6 @@ def test_the_looks_of_all_studies_correct_the_whole(looks: tuple[int, int], toge
     once = pool([part(study, name, targets) for name, targets in both])
     more = pool([part(study, name, targets, looks=each) for (name, targets), each in zip(both, looks, strict=True)])
     for one, corrected in zip(once, more, strict=True):
-        assert one.comparison is not None and corrected.comparison is not None
         assert corrected.comparison.p_value == pytest.approx(min(1, together * one.comparison.p_value))
         (low, high), (lower, higher) = one.comparison.interval, corrected.comparison.interval
         assert (lower < low and higher > high) == (together > 1)
@@ -142,7 +141,6 @@ def test_sources_with_one_seed_for_all_move_nothing_beside_those_with_their_own(
     for kind, own in {each.kind: each for each in pool([first, free])}.items():
         parts = [one.difference for one in own.parts.values()]
         expected = {of: mean_difference(parts, of) for of in ("sources", "nothing")}
-        assert expected["sources"] is not None and expected["nothing"] is not None
         assert own.comparison == expected["sources"].comparison(4)
         beside = next(each for each in pool([first, fixed]) if each.kind == kind)
         assert beside.comparison == expected["nothing"].comparison(4)

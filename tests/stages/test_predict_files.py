@@ -161,7 +161,7 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
         file, index=False
     )
     settings = {"using": "auto", "batch_size": 1, "precision": "fp32"}
-    predict("films,pairs", file, whole, trained, **settings)  # type: ignore[arg-type]
+    predict("films,pairs", file, whole, trained, **settings)
     expected = pd.read_parquet(whole)
     pd.DataFrame(both).to_csv(file, index=False)
     arguments = [f"--input={file}", f"--output={out}", "--precision=fp32", "--batch-size=1", *places(trained)]
@@ -191,7 +191,7 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
 )
 def test_scores_outside_the_range_are_counted_and_written_as_they_are(
     scores: list[float], outside: int, trained: Workspace, tmp_path: Path, monkeypatch, capsys
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     answer = [Prediction(np.array(scores), None)], Cut(0, 24)
     monkeypatch.setattr("stages.predict.predictions_of", lambda *_: answer)
     file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
@@ -290,7 +290,7 @@ def test_from_standard_input_to_standard_output(trained: Workspace, tmp_path: Pa
 )
 def test_standard_input_that_cannot_be_read_is_named(
     content: bytes, options: list[str], expected: str, trained: Workspace, monkeypatch, capsys
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     capsys.readouterr()
     arguments = ["predict", "--target", "films", "--input", "-", "--output", "-", *options, *places(trained)]

@@ -39,7 +39,7 @@ def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:
 QUICK = Recipe(trainable="full", epochs=2, learning_rate=2e-3, batch_size=16, precision="fp32")
 
 
-def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspace, tmp_path, capsys) -> None:
     output = tmp_path / "read"
     found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0).record
     assert "no masked-language-model head: a new one" in capsys.readouterr().err
@@ -66,14 +66,14 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     assert again.masked_accuracy.before > scores.before
 
 
-def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_does_not(  # type: ignore[no-untyped-def]
+def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_does_not(
     workspace, tmp_path, monkeypatch
 ) -> None:
-    def rates_of(output: str, workspace) -> tuple[set[float], set[float]]:  # type: ignore[no-untyped-def]
+    def rates_of(output: str, workspace) -> tuple[set[float], set[float]]:
         """Peak rates of the encoder and of the head."""
         taken = {}
 
-        def spy(*arguments, **settings):  # type: ignore[no-untyped-def]
+        def spy(*arguments, **settings):
             taken.update(peak_rates(*arguments, **settings))
             return taken
 
@@ -87,7 +87,7 @@ def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_doe
     assert rates_of("twice", replace(workspace, backbone_name=str(tmp_path / "read"))) == ({1e-5}, {1e-5})
 
 
-def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:
     output = tmp_path / "read"
     found = pretrain(["films"], output, QUICK, workspace, seed=0).record
     kept = json.loads((output / "pretraining.json").read_text())
@@ -101,7 +101,7 @@ def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeyp
             pretrain(["films"], output, QUICK, workspace, **other)
 
 
-def test_a_repeated_command_says_that_nothing_was_computed(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_repeated_command_says_that_nothing_was_computed(workspace, tmp_path, capsys) -> None:
     places = [f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--reports={workspace.reports}"]
     command = ["pretrain", "--tasks=films", "--epochs=1", "--limit=32", f"--output={tmp_path / 'read'}", *places]
     told = "It was finished before: nothing was computed. Delete the folder to train it again\n"
@@ -123,7 +123,7 @@ def damage(how: str, file: Path) -> None:
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("how", ["gone", "cut", "changed"])
-def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_path) -> None:
     output, recipe = tmp_path / "read", QUICK.model_copy(update={"epochs": 1})
     pretrain(["films"], output, recipe, workspace, seed=0, limit=32)
     damage(how, output / name)
@@ -134,7 +134,7 @@ def test_a_backbone_that_is_damaged_is_not_finished(how, name, workspace, tmp_pa
     assert pretrain(["films"], output, recipe, workspace, seed=0, limit=32).is_new
 
 
-def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:
     data = tmp_path / "data"
     shutil.copytree(workspace.data, data)
     train, dev = (pd.read_csv(data / "films" / f"{split}.csv") for split in ("train", "dev"))
@@ -146,14 +146,14 @@ def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore
     assert found.rows["films"] == len(train) - own
 
 
-def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, monkeypatch) -> None:
     recipe, there = QUICK.model_copy(update={"hidden_dropout": 0.2}), replace(workspace, checkpoint_seconds=0.0)
     whole = pretrain(["films", "pairs"], tmp_path / "whole", recipe, workspace, seed=0).record
     from pipeline.training import masked_lm
 
     read, step = masked_lm.cut, 0
 
-    def killed(*arguments):  # type: ignore[no-untyped-def]
+    def killed(*arguments):
         nonlocal step
         step += 1
         if step == 9:
@@ -176,14 +176,14 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
     ("output", "told"),
     [("file/read", "there is a file where a folder is needed"), ("a" * 300, "the name is too long")],
 )
-def test_an_output_that_cannot_be_is_told_before_training(output, told, workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_output_that_cannot_be_is_told_before_training(output, told, workspace, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(PipelineError, match=told):
         pretrain(["films"], tmp_path / output, QUICK, workspace, seed=0)
 
 
-def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:
     data = tmp_path / "data"
     shutil.copytree(workspace.data, data)
     rows = pd.read_csv(data / "films" / "train.csv").assign(sentence=[f"qqq{row}" for row in range(96)])
@@ -193,7 +193,7 @@ def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:  #
 
 
 @pytest.mark.parametrize("content", ["[1]", "{}", "{"])
-def test_another_pretraining_json_is_something_else(content, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_another_pretraining_json_is_something_else(content, workspace, tmp_path) -> None:
     (tmp_path / "read").mkdir()
     (tmp_path / "read" / "pretraining.json").write_text(content)
     assert pretraining_seconds(tmp_path / "read") == 0
@@ -209,22 +209,22 @@ def test_another_pretraining_json_is_something_else(content, workspace, tmp_path
         (["flims"], "unknown task 'flims'"),
     ],
 )
-def test_bad_tasks_are_refused(tasks, told, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_bad_tasks_are_refused(tasks, told, workspace, tmp_path) -> None:
     with pytest.raises(PipelineError, match=told):
         pretrain(tasks, tmp_path / "read", QUICK, workspace, seed=0)
 
 
-def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(PipelineError, match="holds something else"):
         pretrain(["films"], tmp_path, QUICK, workspace, seed=0)
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-def test_what_another_command_has_written_meanwhile_stays(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_another_command_has_written_meanwhile_stays(workspace, tmp_path, monkeypatch) -> None:
     output = tmp_path / "read"
 
-    def meanwhile(*arguments, **settings):  # type: ignore[no-untyped-def]
+    def meanwhile(*arguments, **settings):
         output.mkdir()
         (output / "mine.txt").write_text("mine")
         return fit_masked(*arguments, **settings)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("trained_once")
 
 
 @pytest.fixture
-def fused(workspace, quick):  # type: ignore[no-untyped-def]
+def fused(workspace, quick):
     for task in ("films", "meals", "pairs"):
         extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1)
     return fuse(
@@ -30,7 +30,7 @@ def fused(workspace, quick):  # type: ignore[no-untyped-def]
     ).record
 
 
-def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder, tmp_path: Path, monkeypatch) -> None:
     before = {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()}
     record = prune("films", workspace, keep=2).record
     (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
@@ -70,7 +70,7 @@ def test_what_is_kept_and_left_out_is_told_with_its_share(
     assert float(told[0]) == max(map(float, told))
 
 
-def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # type: ignore[no-untyped-def]
+def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:
     two = prune("films", workspace, keep=2).record
     one = prune("films", workspace, keep=1).record
     assert workspace.store.find(one.run).manifest.pruned_from == fused.run
@@ -79,7 +79,7 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # 
     assert len({fused.run, two.run, one.run, again.run}) == 4
 
 
-def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:
     recipe = quick("fusion", epochs=1, fusion="anchored", permute_labels=True, score_start=False)
     control = fuse("films", recipe, workspace, seed=1).record
     file = Path(control.artifact) / MANIFEST
@@ -90,7 +90,7 @@ def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, wo
         assert again.store.find(record.run).manifest.pruned_from == pruned.run
 
 
-def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick) -> None:
     other = fuse("films", quick("fusion", fusion="anchored", epochs=1, score_start=False), workspace, seed=1).record
     file = Path(other.artifact) / MANIFEST
     manifest = json.loads(file.read_text())
@@ -101,7 +101,7 @@ def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick)
     assert again.store.find(record.run).manifest.pruned_from == fused.run
 
 
-def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:
     for keep in (0, 3, -1):
         with pytest.raises(PipelineError, match=f"--keep {keep}: fusion {fused.run} has 3 sources: give 1 to 2"):
             prune("films", workspace, keep=keep)

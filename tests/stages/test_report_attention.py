@@ -57,7 +57,7 @@ def result(place: Workspace, records: dict[str, RunRecord]) -> Iterator[StudyRes
     yield found
 
 
-def test_every_row_of_a_study_has_a_map_and_a_pair_apart_has_two(result, records, place) -> None:  # type: ignore[no-untyped-def]
+def test_every_row_of_a_study_has_a_map_and_a_pair_apart_has_two(result, records, place) -> None:
     maps = maps_of("the film is good ||| the meal", None, result, place.ledger)
     assert [found.run for found in maps] == [records[name].run for name in ("full", "apart", "apart", "adapter")]
     assert [len(found.tokens) for found in maps] == [9, 6, 4, 9]
@@ -71,7 +71,7 @@ def test_every_row_of_a_study_has_a_map_and_a_pair_apart_has_two(result, records
     assert abs(full.layers[2] - adapter.layers[2]).max() > 1e-3
 
 
-def test_the_report_has_picture_and_numbers_and_a_hostile_sentence_stays_text(result, place, records) -> None:  # type: ignore[no-untyped-def]
+def test_the_report_has_picture_and_numbers_and_a_hostile_sentence_stays_text(result, place, records) -> None:
     chosen = [records[name].run for name in ("full", "adapter")]
     folder = report("looks", place.reports, HOSTILE, chosen)
     figures = folder / "figures"
@@ -91,7 +91,7 @@ def test_the_report_has_picture_and_numbers_and_a_hostile_sentence_stays_text(re
     assert "Where the models look" not in (folder / "index.html").read_text()
 
 
-def test_runs_that_kept_no_model_are_named_and_left_out(result, records, place, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_runs_that_kept_no_model_are_named_and_left_out(result, records, place, capsys) -> None:
     bare = records["full"].model_copy(update={"run": "0" * 12, "weights_sha256": None})
     place.ledger.finish(bare, [{"epoch": 1.0, "dev": 0.5}], {})
     maps = maps_of("good", ["0" * 12, records["adapter"].run], result, place.ledger)
@@ -109,7 +109,7 @@ def test_what_is_no_sentence_and_no_pair_is_refused(text: str) -> None:
         parse_sentences(text)
 
 
-def test_what_cannot_be_drawn_is_told_in_one_line(result, records, place, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_drawn_is_told_in_one_line(result, records, place, capsys, monkeypatch) -> None:
     where = ["report", "--study", "looks", "--reports", str(place.reports)]
     assert main([*where, "--runs", "abc"]) == 2
     assert "give --attention with it" in capsys.readouterr().err

@@ -85,7 +85,6 @@ def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callab
     ledger.finish(here, CURVE, {"sst": TABLE})
     import_runs(tmp_path / "other", export())
     there = Ledger(tmp_path / "other").find(run)
-    assert there is not None
     assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}", "backbone": "nano"})
     assert ledger.find(run) == here
     assert not [member.name for member in members_of(export()) if str(tmp_path).encode() in member.content]
@@ -161,7 +160,6 @@ def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(
     ledger = Ledger(reports)
     for run in runs[:2]:  # two runs that kept the same weights
         kept = ledger.find(run)
-        assert kept is not None
         write_json(
             ledger.folder(run) / "run.json", kept.model_copy(update={"artifact_digest": "ee"}).model_dump(mode="json")
         )
@@ -270,7 +268,7 @@ def test_what_is_no_archive_of_runs_is_refused_with_nothing_added(
         if content == "renamed":
             (member,) = members_of(file, name)
             changes[name] = _renamed(RunRecord.model_validate_json(member.content)).model_dump_json().encode()
-    bad = changed(file, changes)  # type: ignore[arg-type]
+    bad = changed(file, changes)
     with pytest.raises(PipelineError, match=why) as caught:
         import_runs(tmp_path / "other", bad)
     assert str(caught.value).startswith(str(bad))

@@ -136,7 +136,6 @@ def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, l
 
 def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger: Ledger) -> None:
     finished = ledger.find(FIRST)
-    assert finished is not None
     recipe = finished.recipe_of("sst").model_copy(update={"batch_size": 8})
     score = finished.score("sst").model_copy(update={"limit": 100, "recipe": recipe})
     other = finished.model_copy(
@@ -181,7 +180,6 @@ def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run,
 
 def test_show_has_what_a_run_was_trained_on_and_with(verb: Run, ledger: Ledger) -> None:
     finished = ledger.find(LATER)
-    assert finished is not None
     shown = json.loads(verb("runs", "show", LATER, "--json")[1][-1])
     assert shown["data"] == {"sst": {"train_rows": 10, "limit": None, "fingerprints": {"dev": "bb"}}}
     assert shown["scores"] == {"sst": {"metric": "accuracy", "score": 0.6, "rows": 2, "dev": 0.6}}
@@ -220,7 +218,6 @@ def test_an_ensemble_needs_the_members_that_it_did_not_take_too(verb: Run, ledge
 
 def test_what_a_record_says_can_neither_steer_a_terminal_nor_forge_a_line(verb: Run, ledger: Ledger) -> None:
     finished = ledger.find(FIRST)
-    assert finished is not None
     task = finished.identity["tasks"]["sst"]
     printed = []
     for text in ("plain", f"\x1b[2J\n{SECOND}"):
@@ -428,7 +425,7 @@ def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
     assert len(shown) <= 7
 
 
-def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # type: ignore[no-untyped-def]
+def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:
     from stages.extract import extract
 
     records: list[RunRecord] = [

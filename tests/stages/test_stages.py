@@ -47,7 +47,6 @@ def adapters(workspace: Workspace, quick: Quick) -> dict[str, RunRecord]:
 
 def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
     """The files of its artifact, but for when it was finished."""
-    assert record.artifact is not None
     files = {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
     manifest = {key: value for key, value in json.loads(files[MANIFEST]).items() if key != "finished_at"}
     return files | {MANIFEST: json.dumps(manifest).encode()}
@@ -109,11 +108,11 @@ def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Wor
 
 def test_adapters_and_backbone_stay_bit_identical_through_fusion(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     trained = []
     original = initial.build_for_training
 
-    def remember(*arguments):  # type: ignore[no-untyped-def]
+    def remember(*arguments):
         trained.append(original(*arguments))
         return trained[-1]
 
@@ -146,7 +145,7 @@ def test_fusion_starts_its_head_from_stage_one(
         assert len(built.without_decay) == (4 if form == "standard" else 0)
 
 
-def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:
     recipe = quick("fusion", fusion="anchored")
 
     def chosen(place: Workspace, recipe: Recipe, target: str, seed: int = 1, names: Any = None) -> dict[str, str]:
@@ -173,7 +172,7 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
             parse_sources(text, workspace)
 
 
-def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:
     for task in ("films", "meals"):
         extract(task, quick("adapter"), workspace, seed=0, limit=50)
     record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0).record
@@ -196,7 +195,7 @@ def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Qui
         ("films", {"precision": "bf16"}),
     ],
 )
-def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, data_folder, tmp_path) -> None:
     """On the dev rows, in another order: the same predictions, row by row, as the ledger keeps."""
     record = extract(task, quick("adapter", **settings), workspace, seed=0).record
     rows = pd.read_csv(data_folder / task / "dev.csv", dtype=str).sample(frac=1, random_state=0)
@@ -214,7 +213,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
     assert found[column].to_numpy() == pytest.approx(kept[kept_as].to_numpy(), abs=tolerance)
 
 
-def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:
     fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
     full = single_run(workspace, "full", "films", quick("full"), seed=1).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
@@ -232,7 +231,7 @@ def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, 
         predict("films", source, out, again(workspace), using=adapters["meals"].run, batch_size=64, precision="fp32")
 
 
-def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folder, tmp_path) -> None:
     file = Path(adapters["films"].artifact) / "adapter.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(PipelineError, match=r"sha256 .*store remove .*extract --task films"):
@@ -255,7 +254,7 @@ def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data
     )
 
 
-def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:
     """Classes in another order would turn every prediction round, without a word."""
     data = shutil.copytree(data_folder, tmp_path / "data")
     toml = data / "films" / "task.toml"

@@ -29,7 +29,7 @@ from tests.stages.compare.small import QUICK, again, study
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+def compared(tmp_path_factory, backbone_folder, data_folder):
     root = tmp_path_factory.mktemp("compared")
     workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
     small = study(
@@ -46,7 +46,7 @@ def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no
 
 
 @pytest.mark.slow
-def test_a_study_has_every_row_target_and_seed(compared) -> None:  # type: ignore[no-untyped-def]
+def test_a_study_has_every_row_target_and_seed(compared) -> None:
     _, _, result, folder = compared
     assert {entry.error for entry in result.entries} == {None}
     main = [(entry.method, entry.target) for entry in result.entries if entry.rows is None and entry.seed == 1]
@@ -60,7 +60,7 @@ def test_a_study_has_every_row_target_and_seed(compared) -> None:  # type: ignor
         assert (folder / name).is_file()
 
 
-def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
+def test_a_study_keeps_to_its_rows(compared) -> None:
     _, workspace, result, _ = compared
     for entry in result.entries:
         record = workspace.ledger.find(entry.run)
@@ -79,11 +79,10 @@ def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(wor
     joint = [entry for entry in result.entries if entry.method == "multitask"]
     assert len({entry.run for entry in joint}) == 1
     record = workspace.ledger.find(joint[0].run or "")
-    assert record is not None
     assert set(record.scores) == {"films", "pairs"}
 
 
-def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_training, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_training, tmp_path: Path) -> None:
     small, workspace, result, folder = compared
     exported = export_runs(Runs(workspace.reports, workspace.store_root), tmp_path / "runs.tar.xz", "small")
     assert {entry.run for entry in result.entries} <= {*exported.runs}
@@ -98,7 +97,7 @@ def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_tra
     assert compare(small, elsewhere)[0] == result
 
 
-def test_a_second_compare_trains_nothing(compared, no_training) -> None:  # type: ignore[no-untyped-def]
+def test_a_second_compare_trains_nothing(compared, no_training) -> None:
     small, workspace, result, folder = compared
     before = (folder / "results.csv").read_bytes()
     repeated, _ = compare(small, again(workspace))
@@ -106,7 +105,7 @@ def test_a_second_compare_trains_nothing(compared, no_training) -> None:  # type
     assert (folder / "results.csv").read_bytes() == before
 
 
-def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: ignore[no-untyped-def]
+def test_report_rebuilds_everything_from_the_ledger(compared) -> None:
     _, workspace, _, folder = compared
     kept = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "index.html"}
     for file in kept:
@@ -118,7 +117,7 @@ def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: 
         report("nothing", workspace.reports)
 
 
-def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
+def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:
     _, workspace, result, _ = compared
     entry = next(entry for entry in result.entries if entry.method == "sequential:pairs")
     record = workspace.ledger.find(entry.run)
@@ -147,7 +146,7 @@ def test_weights_without_their_hash_count_as_missing(workspace: Workspace) -> No
     assert workspace.finished(run, with_model=True) is None
 
 
-def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:  # type: ignore[no-untyped-def]
+def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:
     small, workspace, result, _ = compared
     before = {path: path.stat().st_mtime_ns for path in workspace.reports.rglob("*")}
     planned = dry_run(small, again(workspace))
@@ -184,7 +183,7 @@ def test_a_point_of_the_curve_stays_whatever_bounds_the_rows_that_choose(
     assert [planned.summary()["runs"] for planned in plans] == [2, 2]
 
 
-def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:
     broken = study(
         methods=["adapter", "full", "sequential"],
         targets=["films", "meals"],
@@ -308,9 +307,8 @@ def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Wor
 
 
 @pytest.mark.parametrize("limit", [{"limit": 1}, {"dev_limit": 2, "recipe": QUICK}])
-def test_a_sample_of_one_class_is_told_before_training(limit, workspace: Workspace, tmp_path, no_training) -> None:  # type: ignore[no-untyped-def]
+def test_a_sample_of_one_class_is_told_before_training(limit, workspace: Workspace, tmp_path, no_training) -> None:
     data = tmp_path / "data"
-    assert workspace.data is not None
     shutil.copytree(workspace.data, data)
     dev = pd.read_csv(data / "films" / "dev.csv")
     dev["label"] = [int(row < 2) for row in range(len(dev))]
@@ -319,9 +317,8 @@ def test_a_sample_of_one_class_is_told_before_training(limit, workspace: Workspa
         compare(study(**limit), dataclasses.replace(workspace, data=data))
 
 
-def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace, tmp_path, capsys) -> None:
     data = tmp_path / "data"
-    assert workspace.data is not None
     shutil.copytree(workspace.data, data)
     meals, films = (pd.read_csv(data / name / "train.csv") for name in ("meals", "films"))
     dev = pd.read_csv(data / "films" / "dev.csv")
@@ -389,7 +386,6 @@ def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspac
     result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
     (entry,) = result.entries
     record = workspace.ledger.find(entry.run or "")
-    assert record is not None
     assert (record.cost.trainable_parameters, record.best_epoch) == (0, 0)
 
 
@@ -410,9 +406,7 @@ def on_read_backbone(folder: Path, **values: Any) -> Study:
     return study(methods=methods, targets=["films", "meals"], limit=32, dev_limit=30, rows=rows, **values)
 
 
-def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-untyped-def]
-    tmp_path: Path, backbone_folder, data_folder
-) -> None:
+def test_rows_on_a_backbone_that_read_the_tasks_texts_first(tmp_path: Path, backbone_folder, data_folder) -> None:
     workspace, read = read_first(tmp_path, backbone_folder, data_folder)
     result, folder = compare(on_read_backbone(tmp_path / "read", cross_task=True), again(workspace))
     assert {entry.error for entry in result.entries} == {None}

@@ -68,7 +68,6 @@ def test_cells_that_another_command_trains_come_last(
     monkeypatch.setattr("stages.compare.train.POLL_SECONDS", 0.01)
     first, _ = compare(study("full"), workspace, keep_weights=True)
     run = first.entries[0].run
-    assert run is not None
     capsys.readouterr()
     with trained_by_another(run, workspace.ledger, until=2, finishes=finishes):
         result, folder = compare(study("full", "sequential"), workspace)
@@ -158,7 +157,6 @@ def test_four_commands_share_the_runs_of_a_study_one_is_killed_and_all_report_th
     assert results_table["run"].nunique() == 4
     for run in results_table["run"]:
         record = workspace.ledger.find(run)
-        assert record is not None
         assert set(record.scores) == {"films", "meals"}
     assert not list(workspace.reports.rglob("*.tmp"))
     modes = {file.stat().st_mode & 0o777 for root in (workspace.reports, workspace.store_root)

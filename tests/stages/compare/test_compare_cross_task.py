@@ -115,7 +115,6 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
     readings = {}
     for (kind, name), before in runs.items():
         record = place.ledger.find(before.run)
-        assert record is not None
         added = {other: score for other, score in record.scores.items() if other != name}
         assert record.model_copy(update={"scores": {name: record.scores[name]}}) == before
         for other, found in added.items():
@@ -131,7 +130,7 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
     }
 
 
-def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:
     record = trained(place, "full", "films", quick("full"))
     score_across({record.run: {}}, ["films", "meals"], place)
     first = place.ledger.find(record.run)
@@ -143,7 +142,6 @@ def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quic
     pd.read_csv(dev)[:30].to_csv(dev, index=False)
     score_across({record.run: {}}, ["films", "meals"], dataclasses.replace(place))
     again = place.ledger.find(record.run)
-    assert again is not None
     assert again.scores["meals"].rows == 30
 
 
@@ -167,7 +165,6 @@ def test_by_another_cosine_it_is_scored_again(scale: str, place: Workspace, quic
 def test_a_score_is_current_while_the_target_means_the_same(older: bool, place: Workspace, quick: Quick) -> None:
     record = trained(place, "full", "films", quick("full"))
     score_across({record.run: {}}, ["meals"], place)
-    assert place.data is not None
     if older:  # what it was read by is not known
         file = place.ledger.folder(record.run) / "run.json"
         values = json.loads(file.read_text())
@@ -182,13 +179,12 @@ def test_a_score_is_current_while_the_target_means_the_same(older: bool, place: 
     there = dataclasses.replace(place)
     score_across({record.run: {}}, ["meals"], there)
     found, table = there.ledger.find(record.run), there.ledger.predictions(record.run, "meals")
-    assert found is not None
     metric = there.task("meals").metric
     assert metric == ("accuracy" if older else "macro-f1") == found.scores["meals"].metric
     assert found.scores["meals"].dev == score(metric, table["prediction"].to_numpy(), table["label"].to_numpy())
 
 
-def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:
     record = trained(place, "full", "films", quick("full"))
     place.ledger.weights_file(record.run).unlink()
     score_across({record.run: {}}, ["meals"], place)
@@ -248,7 +244,6 @@ def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(
     result, _ = compare(study, place)
     for entry in result.entries:
         record = place.ledger.find(entry.run or "")
-        assert record is not None
         if entry.target == "pairs":
             assert record.scores["alike"].reading == "middle"
             continue

@@ -123,7 +123,7 @@ def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: p
     def none() -> None:
         pytest.fail("opened")
 
-    assert compare(heads, workspace, executor=none)[0] == result  # type: ignore[arg-type]
+    assert compare(heads, workspace, executor=none)[0] == result
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="leave accelerate launch out"):
         compare(heads, workspace, executor=lambda: processes(2))

@@ -107,7 +107,7 @@ def test_what_other_tasks_give_may_be_trained_once(where: str, source_seed: int)
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+def compared(tmp_path_factory, backbone_folder, data_folder):
     root = tmp_path_factory.mktemp("tuned")
     workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
     return workspace, *compare(study(), workspace)
@@ -121,7 +121,7 @@ def trained(workspace: Workspace, kind: str, task: str, seed: int) -> dict[float
 
 
 @pytest.mark.slow
-def test_the_best_trial_is_the_rows_run_and_other_seeds_reuse_its_recipe(compared) -> None:  # type: ignore[no-untyped-def]
+def test_the_best_trial_is_the_rows_run_and_other_seeds_reuse_its_recipe(compared) -> None:
     workspace, result, _ = compared
     assert not any(entry.error for entry in result.entries)
     first, second = (entry for entry in result.entries if entry.method == "adapter")
@@ -149,7 +149,7 @@ def test_every_trial_is_built_on_what_the_row_is_built_on(row: str) -> None:
         assert all(trial.needs == job.needs for trial in job.trials)
 
 
-def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None:
     workspace, result, _ = compared
     adapters = {entry.seed: entry.run for entry in result.entries if entry.method == "adapter"}
     for entry in result.entries:
@@ -162,7 +162,7 @@ def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None: 
 
 
 @pytest.mark.slow
-def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  # type: ignore[no-untyped-def]
+def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:
     workspace, result, folder = compared
     runs = StudyRuns(result, workspace.ledger)
     first, second = runs.cell("adapter", "films")
@@ -179,7 +179,7 @@ def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  
 
 
 @pytest.mark.slow
-def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> None:
     workspace, result, _ = compared
     assert compare(study(), again(workspace))[0] == result
     error = capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> Non
 
 def test_an_interrupted_study_goes_on_where_it_was(
     workspace: Workspace, backbone_folder, data_folder, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     of = study(methods=["adapter"], reference="adapter", sources=[], recipe=QUICK | {"epochs": 1})
     train, count = TrainingRun.train, itertools.count(1)
 

@@ -38,9 +38,7 @@ def run_of(workspace: Workspace, result: Any, method: str) -> RunRecord:
 
 def probe_of(workspace: Workspace, record: RunRecord) -> RunRecord:
     (source,) = record.sources
-    probe = workspace.ledger.find(source.run)
-    assert probe is not None
-    return probe
+    return workspace.ledger.find(source.run)
 
 
 def test_it_starts_with_the_probes_head_on_the_pretrained_encoder(
@@ -96,7 +94,6 @@ def test_sequential_tuning_may_go_on_from_it(workspace: Workspace) -> None:
     assert [entry.error for entry in result.entries] == [None] * 4
     (entry,) = [entry for entry in result.entries if entry.method == "on:pairs"]
     record = workspace.ledger.find(entry.run or "")
-    assert record is not None
     assert set(record.scores) == {"films", "pairs"}
 
 

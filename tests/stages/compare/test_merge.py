@@ -38,7 +38,7 @@ def study(rows: dict[str, Any] = ROWS, **values: Any) -> Study:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+def compared(tmp_path_factory, backbone_folder, data_folder):
     root = tmp_path_factory.mktemp("merged")
     workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
     result, folder = compare(study(), workspace)
@@ -50,7 +50,6 @@ def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no
 def weights(workspace: Workspace, run: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Of the adapter in one vector, and of its head."""
     artifact = workspace.store.find(run)
-    assert artifact is not None
     tensors = load_file(artifact.folder / "adapter.safetensors")
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)]), load_file(
         artifact.folder / "head.safetensors"
@@ -61,7 +60,7 @@ def sources(workspace: Workspace, record: RunRecord) -> torch.Tensor:
     return torch.stack([weights(workspace, source.run)[0] for source in record.sources])
 
 
-def test_it_is_made_of_the_targets_own_adapter_and_the_sources(compared) -> None:  # type: ignore[no-untyped-def]
+def test_it_is_made_of_the_targets_own_adapter_and_the_sources(compared) -> None:
     workspace, records, _ = compared
     merged, own = records["merge"], records["adapter"]
     assert [source.task for source in merged.sources] == ["films", "meals", "pairs"]
@@ -93,7 +92,7 @@ def test_adapters_of_one_seed_start_from_the_same_weights_whatever_their_tasks(
     torch.testing.assert_close(weights(there, merged.run)[0], pairs + ties(vectors, 0.2), rtol=1e-4, atol=1e-6)
 
 
-def test_trained_on_it_starts_as_the_merged_one(compared) -> None:  # type: ignore[no-untyped-def]
+def test_trained_on_it_starts_as_the_merged_one(compared) -> None:
     workspace, records, _ = compared
     curve = workspace.ledger.curve(records["on"].run)
     assert list(curve["epoch"]) == [0, 1, 2, 3, 4]
@@ -102,7 +101,7 @@ def test_trained_on_it_starts_as_the_merged_one(compared) -> None:  # type: igno
     assert records["on"].cost.trainable_parameters == records["adapter"].cost.trainable_parameters
 
 
-def test_a_second_compare_trains_nothing_and_the_report_says_what_it_costs(  # type: ignore[no-untyped-def]
+def test_a_second_compare_trains_nothing_and_the_report_says_what_it_costs(
     compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace, records, folder = compared

@@ -92,9 +92,7 @@ def run_of(result: StudyResult, row: str, target: str, seed: int) -> str:
 
 
 def test_an_ensemble_is_made_again_after_a_member_was(result: StudyResult, place: Workspace) -> None:
-    members = [place.ledger.find(run_of(result, row, "films", 1)) for row in ("full", "multi", "films-only")]
-    assert None not in members
-    kept = [member for member in members if member is not None]
+    kept = [place.ledger.find(run_of(result, row, "films", 1)) for row in ("full", "multi", "films-only")]
 
     def run(members: list[RunRecord]) -> EnsembleRun:
         return EnsembleRun(place.task("films"), members, "mean", None, 1, place)
@@ -112,14 +110,13 @@ def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
     ledger = place.ledger
     for target in ("films", "pairs"):
         record = ledger.find(run_of(result, "joined", target, 1))
-        assert record is not None
         taken = [source.run for source in record.sources]
         members = {run_of(result, row, target, 1) for row in ("full", "multi")}
         members |= {run_of(result, "films-only", "films", 1)} if target == "films" else set()
         assert set(taken) <= members
         score = record.score(target)
         for split, reached in (("dev", score.dev), ("test", score.test)):
-            parts = [ledger.predictions(run, target, split) for run in taken]  # type: ignore[arg-type]
+            parts = [ledger.predictions(run, target, split) for run in taken]
             each = [
                 Prediction(
                     table["prediction"].to_numpy(),
@@ -131,10 +128,10 @@ def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
             labels = parts[0]["label"].to_numpy()
             assert METRICS[score.metric].score(together.values, labels) == pytest.approx(reached)
         # Never worse on the validation rows than the best of its members.
-        assert score.dev >= max(ledger.find(run).score(target).dev for run in members) - 1e-12  # type: ignore[union-attr]
-        assert record.cost.trainable_parameters == sum(ledger.find(run).cost.trainable_parameters for run in taken)  # type: ignore[union-attr]
+        assert score.dev >= max(ledger.find(run).score(target).dev for run in members) - 1e-12
+        assert record.cost.trainable_parameters == sum(ledger.find(run).cost.trainable_parameters for run in taken)
         assert record.cost.seconds == 0
-        assert stored([record], ledger) == stored([ledger.find(run) for run in taken], ledger)  # type: ignore[misc]
+        assert stored([record], ledger) == stored([ledger.find(run) for run in taken], ledger)
 
 
 def test_a_vote_is_of_classes_or_a_median_and_one_member_is_the_best(result: StudyResult, place: Workspace) -> None:
@@ -147,11 +144,10 @@ def test_a_vote_is_of_classes_or_a_median_and_one_member_is_the_best(result: Stu
     said = ledger.predictions(run_of(result, "voted", "films", 2))["prediction"]
     np.testing.assert_array_equal(said, (votes >= 2).astype(int))
     single = ledger.find(run_of(result, "best", "films", 1))
-    assert single is not None
     (member,) = single.sources
     members = [run_of(result, row, "films", 1) for row in ("full", "multi", "films-only")]
-    assert single.score("films").dev == max(ledger.find(run).score("films").dev for run in members)  # type: ignore[union-attr]
-    assert single.value == ledger.find(member.run).score("films").value  # type: ignore[union-attr]
+    assert single.score("films").dev == max(ledger.find(run).score("films").dev for run in members)
+    assert single.value == ledger.find(member.run).score("films").value
 
 
 def test_what_is_joined_is_neither_made_nor_counted_again(result: StudyResult, place: Workspace) -> None:

@@ -77,7 +77,6 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
             }
             source = task_of("films").model_copy(update={"name": name})
             kept = _kept(backbone, source, _recipe(backbone, source, settings), store)
-            assert kept.artifact is not None
             adapters.append(kept.artifact)
         if not recipe.fuses_own:
             adapters = [each for each in adapters if each.manifest.task != task.name]

@@ -130,7 +130,6 @@ def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
 def test_the_card_names_the_data_and_terms_of_all_tasks_that_a_model_was_trained_on(
     workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    assert workspace.data is not None
     data = shutil.copytree(workspace.data, tmp_path / "own")
     for name in ("meals", "films"):
         file = data / name / "task.toml"
@@ -201,7 +200,7 @@ def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(
     folder, write = tmp_path / "films", adapterhub.write
 
     def lossy(trained: Trained, folder: Path) -> Written:
-        trained.model.head.out.bias.data[0] += 1e-3  # type: ignore[union-attr, index]
+        trained.model.head.out.bias.data[0] += 1e-3
         return write(trained, folder)
 
     export("films", folder, shop.workspace, "adapterhub", using="adapter")

@@ -29,7 +29,6 @@ class Transport(BaseAdapter):
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
         if not self.reachable:
             raise requests.ConnectionError("no route")
-        assert request.url is not None
         body = request.body.encode() if isinstance(request.body, str) else request.body or b""
         path = request.url.removeprefix("https://huggingface.co")
         if self.status == 200 and "/resolve/main/" in path:

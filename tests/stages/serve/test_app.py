@@ -115,7 +115,7 @@ UNREAD = "inputs is 'a': not what pairs@2 reads"
 def listed(short: float, long: float) -> list[dict[str, Any]]:
     """An answer as it is sent, the higher score first."""
     labels = [{"label": "short", "score": short}, {"label": "long", "score": long}]
-    return sorted(labels, key=lambda each: -each["score"])  # type: ignore[operator]
+    return sorted(labels, key=lambda each: -each["score"])
 
 
 SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)

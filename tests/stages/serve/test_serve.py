@@ -37,7 +37,6 @@ from tests.stages.conftest import Shop
 
 
 def texts_of(shop: Shop, task: str) -> list[Any]:
-    assert shop.workspace.data is not None
     rows = pd.read_csv(shop.workspace.data / task / "dev.csv")
     columns = ["sentence1", "sentence2"] if task == "pairs" else ["sentence"]
     return [list(row) if len(row) > 1 else row[0] for row in rows[columns].itertuples(index=False, name=None)]
@@ -96,7 +95,7 @@ def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeyp
     pair = ["the film is good", "the song is bad"]
     expected = client.post("/models/pairs/predict", json={"inputs": pair}).json()
     for given in (pair, {"text": pair[0], "text_pair": pair[1]}):
-        assert pairs.text_classification(given) == expected  # type: ignore[arg-type]
+        assert pairs.text_classification(given) == expected
     with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match="422"):
         pairs.text_classification(text)
     huggingface_hub.configure_http_backend()  # forgets the sessions that take no notice of being offline

@@ -37,7 +37,6 @@ def process(shop: Shop) -> Iterator[tuple[psutil.Process, str]]:
 
 def connected(address: str) -> socket.socket:
     parts = urlsplit(address)
-    assert parts.hostname is not None and parts.port is not None
     return socket.create_connection((parts.hostname, parts.port), timeout=60)
 
 

@@ -128,7 +128,7 @@ def test_what_sbatch_refuses_while_jobs_run_is_submitted_again_later(
         return [FakeJob(ended, pickle.loads(work)) for work in works]
 
     with slurm_jobs(Resources(), tmp_path, jobs=4, cluster="local") as pool:
-        monkeypatch.setattr(pool._executor, "map_array", map_array)  # type: ignore[attr-defined]
+        monkeypatch.setattr(pool._executor, "map_array", map_array)
         for number in (0, 1):
             pool.start(number, "cell", pickle.dumps(number))
         assert pool.wait(0) == []

@@ -110,7 +110,6 @@ def test_workers_end_with_a_main_process_that_is_killed() -> None:
     )
     main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with main:
-        assert main.stdout is not None
         assert main.stdout.readline() == b"started\n"
         (worker,) = workers(main.pid)
         time.sleep(1)
