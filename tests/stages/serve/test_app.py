@@ -109,6 +109,14 @@ def client(shelf: FakeShelf) -> Iterator[Client]:
             model.open.set()
 
 
+@pytest.fixture(scope="module")
+def opened() -> Iterator[httpx.Client]:
+    """A client of one server for all tests that leave it as it was."""
+    app = make_app(FakeShelf(), Limits(max_body=150_000, max_batch=3), ["*"])
+    with served(app) as address, httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+
+
 UNREAD = "inputs is 'a': not what pairs@2 reads"
 
 
@@ -147,6 +155,7 @@ SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)
         ("/models/films/predict", {"inputs": "a"}, SHORT),
         ("/models/pairs/predict", {"inputs": ["a", "b"]}, PAIR),
         ("/models/pairs/predict", {"inputs": [["a", "b"]]}, [PAIR]),
+        ("/models/pairs/predict", {"inputs": [["a", "b"], ["c", "d"]]}, [PAIR, PAIR]),
         ("/models/films/explain", {"inputs": "a"}, {"text": "a", "task": "films"}),
         ("/models/pairs/explain", {"inputs": ["a", "b"]}, {"text": ["a", "b"], "task": "pairs"}),
         ("/predict/all", {"inputs": "a"}, {"answers": {"films": SHORT}, "left_out": {"pairs": UNREAD}}),
@@ -154,31 +163,37 @@ SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)
     ],
     ids=str,
 )  # fmt: skip
-def test_answers_have_the_form_of_the_inputs(client: Client, address: str, body: Any, expected: Any) -> None:
-    answer = client().post(address, json=body)
+def test_answers_have_the_form_of_the_inputs(opened: httpx.Client, address: str, body: Any, expected: Any) -> None:
+    answer = opened.post(address, json=body)
     assert answer.status_code == 200, answer.text
     assert answer.json() == expected
     assert answer.headers["content-type"] == "application/json"
 
 
 REFUSED: list[tuple[str, Any, int, str]] = [
-    ("/predict", b"nonsense", 422, "the body is not JSON"),
-    ("/predict", b"\x00", 422, "the body is not JSON"),
+    *(("/predict", body, 422, "the body is not JSON") for body in (b"", b"nonsense", b"\xff\xfe\x00", b"1" * 5000)),
+    ("/predict", b"[" * 100_000, 422, "the body is not JSON: nested too deeply"),
+    *(("/predict", body, 422, "the body is .*: write an object") for body in (b'"a text"', b"[]")),
+    ("/predict", {}, 422, "inputs: missing"),
+    ("/predict", {"inputs": "a", "truncate": "yes"}, 422, "truncate: Input should be a valid boolean"),
+    ("/predict", {"inputs": "a", "raw_scores": 1}, 422, "raw_scores: Input should be a valid boolean"),
     ("/predict", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "top_k"),
     ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "tanh"}}, 422, "function_to_apply"),
     ("/predict", {"inputs": "a", "parameters": 7}, 422, "parameters"),
     ("/predict", {"inputs": "a b c d e", "truncate": True, "truncation_direction": "left"}, 413, "5 tokens"),
     ("/predict", {"inputs": []}, 422, "inputs is empty"),
     ("/predict", {"inputs": None}, 422, "inputs"),
+    *(("/predict", {"inputs": inputs}, 422, "inputs is ") for inputs in (7, True, {"words": "a"})),
     ("/predict", {"inputs": ["a", " "]}, 422, r"inputs\[1\] is ' ': blank"),
     ("/predict", {"inputs": ""}, 422, "inputs is '': blank"),
     ("/predict", {"inputs": ["a", 7]}, 422, r"inputs\[1\] is 7"),
+    ("/predict", {"inputs": [["a", "b"]]}, 422, r"inputs\[0\] is \['a', 'b'\]: not what films@1 reads"),
     ("/predict", {"inputs": "a b c d e"}, 413, "inputs has 5 tokens"),
     ("/predict", {"inputs": ["a", "a b c d e"]}, 413, r"inputs\[1\] has 5 tokens"),
     ("/predict", {"inputs": ["a"] * 4}, 413, "inputs has 4 texts or pairs, more than 3"),
-    ("/predict", {"inputs": "a" * 300}, 413, "the body is longer than 200 bytes"),
+    ("/predict", {"inputs": "a" * 200_000}, 413, "the body is longer than 150000 bytes"),
     ("/models/pairs/predict", {"inputs": "a"}, 422, "not what pairs@2 reads"),
-    ("/models/pairs/predict", {"inputs": [["a", "b"], ["a"]]}, 422, "not what pairs@2 reads"),
+    *(("/models/pairs/predict", {"inputs": [["a", "b"], c]}, 422, "not what pairs@2 reads") for c in ("c", ["a"])),
     ("/models/nope/predict", {"inputs": "a"}, 404, "no model 'nope': there are those of films, pairs"),
     ("/models/..%2F..%2Fetc/predict", {"inputs": "a"}, 404, "(?i)no"),
     ("/models/%2Fetc%2Fpasswd/predict", {"inputs": "a"}, 404, "(?i)no"),
@@ -198,9 +213,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 
 @pytest.mark.parametrize(("address", "body", "status", "message"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_cannot_be_answered_is_one_clear_message(
-    client: Client, address: str, body: Any, status: int, message: str
+    opened: httpx.Client, address: str, body: Any, status: int, message: str
 ) -> None:
-    opened = client(max_body=200, max_batch=3)
     sent = {"content": body} if isinstance(body, bytes) else {"json": body}
     answer = opened.post(address, **sent)
     assert answer.status_code == status
@@ -209,6 +223,11 @@ def test_what_cannot_be_answered_is_one_clear_message(
     assert "\n" not in answer.json()["error"]
     # The server goes on.
     assert opened.post("/predict", json={"inputs": "a"}).json() == SHORT
+
+
+def test_an_answer_lists_its_labels_the_highest_first_and_equal_ones_in_order() -> None:
+    answer = Answer({"a": 0.2, "b": 0.4, "c": 0.4}, {"a": 3.0, "b": -1.0, "c": 0.0})
+    assert [each["label"] for each in answer.listed()] == ["b", "c", "a"]
 
 
 def test_a_body_without_a_length_is_read_no_further_than_the_limit(client: Client) -> None:
@@ -259,6 +278,7 @@ def test_an_explanation_takes_the_room_of_its_passes_and_no_more_than_there_is(
         films.open.set()
     assert first.result().json() == SHORT
     assert explained.result().json() == {"text": "a", "task": "films"}
+    assert "pipeline_queue_rows 0.0" in opened.get("/metrics").text
 
 
 @pytest.mark.parametrize(

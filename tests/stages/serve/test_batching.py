@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stages.serve.batching import Batcher, Closed, QueueFull
+from stages.serve.batching import Batcher, Closed
 
 
 class Model:
@@ -92,34 +92,6 @@ def test_rows_that_fail_cost_others_no_answer() -> None:
 def test_too_few_results_are_an_error_and_not_someone_elses() -> None:
     with batcher() as queue, pytest.raises(RuntimeError, match="1 results for 2 rows"):
         queue.submit(lambda rows: rows[:1], [1, 2]).result(10)
-
-
-def test_a_full_queue_refuses_and_later_takes_again() -> None:
-    model = Model()
-    with batcher(max_queue=3) as queue:
-        held(queue, model)
-        waiting = queue.submit(model.double, [1, 2])
-        with pytest.raises(QueueFull):
-            queue.submit(model.double, [3, 4])
-        last = queue.submit(model.double, [3])
-        assert queue.waiting == 3
-        model.open.set()
-        assert (waiting.result(10), last.result(10)) == ([2, 4], [6])
-        assert queue.submit(model.double, [5]).result(10) == [10]
-
-
-def test_a_row_of_several_passes_takes_the_room_of_as_many() -> None:
-    model = Model()
-    with batcher(max_queue=5) as queue:
-        held(queue, model)
-        waiting = queue.submit(model.double, [1], passes=4)
-        assert queue.waiting == 4
-        with pytest.raises(QueueFull):
-            queue.submit(model.double, [2], passes=2)
-        last = queue.submit(model.double, [3])
-        model.open.set()
-        assert (waiting.result(10), last.result(10)) == ([2], [6])
-        assert queue.waiting == 0
 
 
 def test_closing_answers_what_waits_and_takes_nothing_more() -> None:
