@@ -1,5 +1,6 @@
 """Runs that train for one task, or one model for several tasks at once."""
 
+import dataclasses
 import json
 import shutil
 import tempfile
@@ -33,6 +34,19 @@ def joint_run(
 ) -> TrainingRun:
     parts = (Part(workspace.task(task), recipes[task], limits[task]) for task in tasks)
     return TrainingRun(RunRequest("multitask", tuple(parts), **rest), workspace)
+
+
+def again(workspace: Workspace) -> Workspace:
+    """The same places as a later command sees them, with nothing remembered."""
+    return dataclasses.replace(workspace)
+
+
+def places(workspace: Workspace) -> list[str]:
+    """The options of a command for the folders of ``workspace``."""
+    return [
+        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}",
+        f"--store={workspace.store_root}", f"--reports={workspace.reports}",
+    ]  # fmt: skip
 
 
 _kept: dict[tuple[object, ...], Path] = {}

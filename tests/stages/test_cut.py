@@ -14,6 +14,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.extract import extract
 from stages.fuse import fuse
+from tests.runs import places
 
 Quick = Callable[..., Recipe]
 Run = Callable[..., tuple[int, str, str]]
@@ -61,11 +62,10 @@ def test_predict_and_evaluate_say_how_many_rows_the_model_cuts(
 ) -> None:
     extract("films", quick("adapter", epochs=1, max_length=16), place, seed=0)
     extract("meals", quick("adapter", epochs=1, max_length=16), place, seed=0)
-    places = [f"--data={place.data}", f"--store={place.store_root}", f"--reports={place.reports}"]
     file, out = tmp_path / "new.csv", f"--output={tmp_path / 'out.csv'}"
     pd.DataFrame({"sentence": ["the film is good", LONG, "", LONG]}).to_csv(file, index=False)
     note = "rows are longer than the 16 tokens that the model of"
-    status, printed, told = run("predict", "--target=films,meals", f"--input={file}", out, "--json", *places)
+    status, printed, told = run("predict", "--target=films,meals", f"--input={file}", out, "--json", *places(place))
     assert status == 0
     assert f"note: 2 of 3 {note} films reads, and are cut" in told
     assert f"note: 2 of 3 {note} meals reads, and are cut" in told
@@ -73,13 +73,13 @@ def test_predict_and_evaluate_say_how_many_rows_the_model_cuts(
         assert (summary["blank"], summary["cut"], summary["max_length"]) == (1, 2, 16)
     rows = {"sentence": ["new and good", f"new {LONG}", f"newer {LONG}"], "label": [1, 0, 1]}
     pd.DataFrame(rows).to_csv(file, index=False)
-    status, printed, told = run("evaluate", "--target=films", f"--input={file}", "--json", *places)
+    status, printed, told = run("evaluate", "--target=films", f"--input={file}", "--json", *places(place))
     assert status == 0
     assert told.count(f"note: 2 of 3 {note} films reads, and are cut") == 1
     summary = json.loads(printed.splitlines()[-1])
     assert (summary["cut"], summary["max_length"]) == (2, 16)
     pd.DataFrame({"sentence": ["the film is good"]}).to_csv(file, index=False)
-    assert note not in run("predict", "--target=films", f"--input={file}", out, *places)[2]
+    assert note not in run("predict", "--target=films", f"--input={file}", out, *places(place))[2]
     model = load("films", store=place.store_root, data=place.data)  # a program asks for lengths itself
     capsys.readouterr()
     model.predict([LONG])

@@ -16,6 +16,7 @@ from pipeline.stats.metrics import ClassScore
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.predict import evaluate
+from tests.runs import places
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
@@ -104,17 +105,8 @@ def test_what_a_file_has_is_scored_and_told(
 
 def test_the_command_prints_score_and_interval(workspace, quick, films, capsys: pytest.CaptureFixture[str]) -> None:
     record = extract("films", quick("adapter"), workspace, seed=0).record
-    places = [
-        "--backbone",
-        workspace.backbone_name,
-        "--data",
-        str(workspace.data),
-        "--store",
-        str(workspace.store_root),
-    ]
-    command = ["evaluate", "--target", "films", *places, "--reports", str(workspace.reports), "--json"]
     capsys.readouterr()
-    assert main([*command, "--input", str(films)]) == 0
+    assert main(["evaluate", "--target=films", f"--input={films}", "--json", *places(workspace)]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
     assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)

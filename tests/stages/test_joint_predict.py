@@ -17,6 +17,7 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.runs import places
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
@@ -158,10 +159,7 @@ def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run,
 
 def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, source, tmp_path, capsys) -> None:
     runs = [extract(task, quick("adapter", epochs=1), workspace, seed=0).record.run for task in ("films", "meals")]
-    arguments = [
-        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--store={workspace.store_root}",
-        f"--reports={workspace.reports}", f"--input={source}", f"--output={tmp_path / 'o.csv'}", "--json",
-    ]  # fmt: skip
+    arguments = [*places(workspace), f"--input={source}", f"--output={tmp_path / 'o.csv'}", "--json"]
     capsys.readouterr()
     assert main(["predict", "--target", "films,meals", *arguments]) == 0
     *lines, last = capsys.readouterr().out.splitlines()

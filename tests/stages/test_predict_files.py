@@ -21,6 +21,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.predict import evaluate, predict
+from tests.runs import places
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
@@ -94,13 +95,6 @@ def trained(workspace: Workspace, quick: Callable[..., Recipe]) -> Workspace:
     for task in ("films", "pairs"):
         extract(task, quick("adapter", epochs=1), workspace, seed=1, limit=16)
     return workspace
-
-
-def places(workspace: Workspace) -> list[str]:
-    return [
-        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}",
-        f"--store={workspace.store_root}", f"--reports={workspace.reports}",
-    ]  # fmt: skip
 
 
 def test_every_column_of_the_input_stays_as_it_was_written(trained: Workspace, tmp_path: Path) -> None:

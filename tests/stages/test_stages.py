@@ -27,17 +27,12 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
-from tests.runs import single_run
+from tests.runs import again, single_run
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
-
-
-def again(workspace: Workspace) -> Workspace:
-    """The same places as a later command sees them, with nothing remembered."""
-    return dataclasses.replace(workspace)
 
 
 @pytest.fixture

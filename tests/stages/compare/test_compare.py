@@ -25,7 +25,8 @@ from stages.pretrain import pretrain
 from stages.report import report
 from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
-from tests.stages.compare.small import QUICK, again, study
+from tests.runs import again
+from tests.stages.compare.small import QUICK, study
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from tests.forked import Forked
 from tests.groups import run_together
+from tests.runs import places
 
 QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
 
@@ -110,13 +111,6 @@ def test_what_is_finished_can_be_used_where_nothing_can_be_written(workspace: Wo
     }
     assert (main(extract), main(predict)) == (0, 0)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def places(workspace: Workspace) -> list[str]:
-    return [
-        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}",
-        f"--store={workspace.store_root}", f"--reports={workspace.reports}",
-    ]  # fmt: skip
 
 
 @pytest.fixture

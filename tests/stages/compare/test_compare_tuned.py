@@ -1,6 +1,5 @@
 """Rows that tune: every value is tried, the best on dev is the row's run, and all of it is counted."""
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -16,6 +15,7 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import compare, dry_run
 from stages.compare.plan import Job, in_order, jobs_of, plan
+from tests.runs import again
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8}
 RATES = {"learning_rate": [1e-6, 5e-3, 2e-3]}
@@ -33,11 +33,6 @@ SMALL: dict[str, Any] = {
 
 def study(**changes: Any) -> Study:
     return parse_study(SMALL | changes, "test")
-
-
-def again(workspace: Workspace) -> Workspace:
-    """The same places as a later command sees them, with nothing remembered."""
-    return dataclasses.replace(workspace)
 
 
 def rate(job: Job) -> float | None:

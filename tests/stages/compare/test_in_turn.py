@@ -14,7 +14,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
 from stages.compare.compare import compare
-from tests.stages.compare.small import again, study
+from tests.runs import again
+from tests.stages.compare.small import study
 
 
 def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:

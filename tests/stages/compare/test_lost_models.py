@@ -13,7 +13,8 @@ from stages.compare.compare import compare, dry_run
 from stages.compare.executors.processes import processes
 from stages.compare.jobs import Known
 from stages.compare.plan import jobs_of, plan
-from tests.stages.compare.small import QUICK, again, study
+from tests.runs import again
+from tests.stages.compare.small import QUICK, study
 
 VALUES: dict[str, Any] = {
     "targets": ["films", "meals"],

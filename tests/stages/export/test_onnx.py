@@ -23,28 +23,24 @@ Shallow = Callable[[str], Backbone]
 ADAPTER = {"trainable": "adapter"}
 
 
+FUSION, FULL, SIAMESE = {"trainable": "fusion"}, {"trainable": "full"}, {"encoding": "siamese"}
+Case = tuple[str, str, dict[str, Any]]
+
+
+def long(*cases: Case) -> list[Any]:
+    """Cases that only make test-slow runs."""
+    return [pytest.param(*case, marks=pytest.mark.long) for case in cases]
+
+
 @pytest.mark.parametrize(
     ("family", "task", "settings"),
     [
         ("bert", "films", ADAPTER),
-        pytest.param("roberta", "films", {"trainable": "fusion"}, marks=pytest.mark.long),
-        pytest.param(
-            "bert",
-            "pairs",
-            {"trainable": "fusion", "fusion": "standard", "fusion_impl": "stock"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "distilbert",
-            "twins",
-            {"trainable": "full", "encoding": "siamese", "head": "difference-mlp"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "roberta",
-            "films",
-            {**ADAPTER, "adapter": "prefix", "truncation": "head-and-tail", "max_length": 6},
-            marks=pytest.mark.long,
+        *long(
+            ("roberta", "films", FUSION),
+            ("bert", "pairs", {**FUSION, "fusion": "standard", "fusion_impl": "stock"}),
+            ("distilbert", "twins", {**FULL, **SIAMESE, "head": "difference-mlp"}),
+            ("roberta", "films", {**ADAPTER, "adapter": "prefix", "truncation": "head-and-tail", "max_length": 6}),
         ),
     ],
     ids=str,
@@ -69,51 +65,23 @@ def test_the_file_answers_as_torch_does(
     ("family", "task", "settings"),
     [
         *(("bert", "films", {**ADAPTER, "adapter": kind}) for kind in ("houlsby", "pal", "prefix-tuning")),
-        *(
-            pytest.param("bert", "films", {**ADAPTER, "adapter": kind}, marks=pytest.mark.long)
-            for kind in sorted(METHODS.keys() - {"houlsby", "pal", "prefix-tuning"})
-        ),
         ("distilbert", "films", {**ADAPTER, "adapter": "bitfit", "head": "mlp"}),
-        pytest.param(
-            "bert",
-            "pairs",
-            {**ADAPTER, "adapter": "lora", "encoding": "siamese", "head": "cosine"},
-            marks=pytest.mark.long,
-        ),
-        ("bert", "twins", {"trainable": "full", "encoding": "siamese", "head": "cosine", "pooling": "cls"}),
-        pytest.param(
-            "bert",
-            "twins",
-            {**ADAPTER, "encoding": "siamese", "head": "cosine", "cosine_similar": "first"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "bert",
-            "films",
-            {"trainable": "fusion", "gate": "matrix", "gate_rank": 2, "pooling": "cls"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "bert",
-            "films",
-            {"trainable": "fusion", "gate": "vector", "own_adapter": "none", "pooling": "cls"},
-            marks=pytest.mark.long,
-        ),
-        pytest.param("roberta", "pairs", {"trainable": "fusion", "gate": "scalar"}, marks=pytest.mark.long),
-        pytest.param("electra", "films", ADAPTER, marks=pytest.mark.long),
-        pytest.param("deberta-v2", "films", {"trainable": "fusion"}, marks=pytest.mark.long),
-        pytest.param("modernbert", "pairs", ADAPTER, marks=pytest.mark.long),
-        pytest.param(
-            "distilbert",
-            "pairs",
-            {"trainable": "fusion", "fusion": "anchored", "average_orders": True},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "bert",
-            "films",
-            {"trainable": "full", "second_encoder": "static", "one_logit": True},
-            marks=pytest.mark.long,
+        ("bert", "twins", {**FULL, **SIAMESE, "head": "cosine", "pooling": "cls"}),
+        *long(
+            *(
+                ("bert", "films", {**ADAPTER, "adapter": kind})
+                for kind in sorted(METHODS.keys() - {"houlsby", "pal", "prefix-tuning"})
+            ),
+            ("bert", "pairs", {**ADAPTER, **SIAMESE, "adapter": "lora", "head": "cosine"}),
+            ("bert", "twins", {**ADAPTER, **SIAMESE, "head": "cosine", "cosine_similar": "first"}),
+            ("bert", "films", {**FUSION, "gate": "matrix", "gate_rank": 2, "pooling": "cls"}),
+            ("bert", "films", {**FUSION, "gate": "vector", "own_adapter": "none", "pooling": "cls"}),
+            ("roberta", "pairs", {**FUSION, "gate": "scalar"}),
+            ("electra", "films", ADAPTER),
+            ("deberta-v2", "films", FUSION),
+            ("modernbert", "pairs", ADAPTER),
+            ("distilbert", "pairs", {**FUSION, "fusion": "anchored", "average_orders": True}),
+            ("bert", "films", {**FULL, "second_encoder": "static", "one_logit": True}),
         ),
     ],
     ids=str,
