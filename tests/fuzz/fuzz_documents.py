@@ -225,3 +225,9 @@ def damaged_bytes(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> bytes:
         else:
             del content[at : at + draw(st.integers(1, 16))]
     return bytes(content)
+
+
+def files(documents: st.SearchStrategy[Document], syntax: Syntax) -> st.SearchStrategy[bytes]:
+    """The bytes of such a document's file, one in three of them damaged."""
+    whole = documents.map(lambda document: as_bytes(document, syntax))
+    return whole | whole | damaged_bytes(whole)

@@ -20,7 +20,7 @@ from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, SourceRun
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid
+from tests.fuzz.fuzz_documents import ODD_TEXTS, files, near_valid
 
 ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
 FUSION = "c" * 12
@@ -182,9 +182,4 @@ def documents_in(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def json_files(model: Any, documents: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
     """The bytes of a ``model``'s file: near-valid JSON, or damaged bytes of it."""
-    whole = near_valid(model, documents).map(lambda document: as_bytes(document, "json"))
-    return whole | whole | damaged_bytes(whole)
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+    return files(near_valid(model, documents), "json")

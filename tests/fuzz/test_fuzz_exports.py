@@ -16,7 +16,8 @@ from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_archives import faulty
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import as_bytes, near_valid, texts
-from tests.fuzz.fuzz_stores import FUSION, contents, make_store
+from tests.fuzz.fuzz_stores import FUSION, make_store
+from tests.pipeline.records.artifacts import contents
 from tests.tars import Member, members_of, pack
 
 
@@ -82,27 +83,3 @@ def test_an_archive_of_any_members_is_imported_whole_or_refused(
         except (ValueError, OSError):  # what cannot even be written
             return
         check_import(folder, stocked if beside else None)
-
-
-file_names = st.from_regex(r"[a-z0-9_][a-z0-9_.-]{0,11}", fullmatch=True).filter(
-    lambda name: name != MANIFEST and not name.endswith(".safetensors")
-)
-
-
-@fuzzed(st.dictionaries(file_names, st.binary(max_size=64), min_size=1, max_size=4))
-def test_what_is_exported_is_what_is_imported(room: Any, files: dict[str, bytes]) -> None:
-    with room() as folder:
-        store, other = Store(folder / "store"), Store(folder / "other")
-
-        def write(into: Path) -> None:
-            for name, content in files.items():
-                (into / name).write_bytes(content)
-
-        manifest = Manifest.model_validate({**MANIFESTS[0], "files": {}})
-        kept = store.save(manifest, write)
-        export_artifact(store, manifest.run, folder / "export.tar.xz")
-        (found,) = import_artifacts(other, folder / "export.tar.xz").added
-        assert found.manifest == kept.manifest
-        assert contents(other.root) == contents(store.root)
-        assert import_artifacts(other, folder / "export.tar.xz").already_here == (found,)
-        assert contents(other.root) == contents(store.root)

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,23 +14,17 @@ from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
 from tests.fuzz.fuzz_cases import fuzzed
-from tests.fuzz.fuzz_documents import as_bytes, damaged_bytes, near_valid
-
-recipes = near_valid(Recipe)
+from tests.fuzz.fuzz_documents import as_bytes, files, near_valid
 
 
-def read(file: Path) -> Recipe:
-    return Recipe.parse(read_toml(file), str(file))
-
-
-@fuzzed(recipes, st.sampled_from(list(built_in_tasks().values())), st.booleans())
+@fuzzed(files(near_valid(Recipe), "toml"), st.sampled_from(list(built_in_tasks().values())), st.booleans())
 def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
-    room: Any, recipe: dict[str, Any], task: Task, joint: bool
+    room: Any, content: bytes, task: Task, joint: bool
 ) -> None:
     with room() as folder, suppress(PipelineError):
         file = folder / "recipe.toml"
-        file.write_bytes(as_bytes(recipe, "toml"))
-        resolved = resolve(read(file), task, "fp32", longest=512, depth=12, joint=joint)
+        file.write_bytes(content)
+        resolved = resolve(Recipe.parse(read_toml(file), str(file)), task, "fp32", longest=512, depth=12, joint=joint)
         assert resolve(resolved, task, "fp32", longest=512, depth=12, joint=joint) == resolved
         run_name({"recipe": resolved.identity})
         dumped = resolved.model_dump(mode="json")
@@ -41,10 +34,3 @@ def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
             Recipe.parse(tomllib.loads(as_bytes(dumped, "toml").decode()), "toml"),
         ]
         assert [(each, each.identity) for each in again] == [(resolved, resolved.identity)] * 3
-
-
-@fuzzed(damaged_bytes(recipes.map(lambda recipe: as_bytes(recipe, "toml"))))
-def test_a_recipe_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
-    with room() as folder, suppress(PipelineError):
-        (folder / "recipe.toml").write_bytes(content)
-        read(folder / "recipe.toml")

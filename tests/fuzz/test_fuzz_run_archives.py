@@ -17,7 +17,8 @@ from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
 from tests.fuzz.fuzz_archives import faulty
 from tests.fuzz.fuzz_cases import fuzzed
-from tests.fuzz.fuzz_stores import RUNS, contents, json_files, make_reports
+from tests.fuzz.fuzz_stores import RUNS, json_files, make_reports
+from tests.pipeline.records.artifacts import contents
 from tests.tars import Member, members_of, pack
 
 
@@ -85,12 +86,3 @@ def test_an_archive_of_any_members_gives_whole_runs_or_none(
         except (ValueError, OSError):  # what cannot even be written
             return
         check_import(folder, stocked if beside else None)
-
-
-def test_the_archive_without_a_fault_is_imported(room: Any, stocked: Path) -> None:
-    with room() as folder:
-        pack(folder / "runs.tar.xz", MEMBERS)
-        shutil.copytree(stocked, folder / "reports")
-        imported = import_runs(folder / "reports", folder / "runs.tar.xz")
-        assert sorted(imported.added) == sorted(RUNS[1:])
-        assert [kept.run for kept in imported.already_here] == RUNS[:1]

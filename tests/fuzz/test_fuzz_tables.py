@@ -24,7 +24,7 @@ from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
 from stages.new_task import new_task
 from tests.fuzz.fuzz_cases import fuzzed
-from tests.fuzz.fuzz_documents import ODD_NUMBERS, ODD_RAWS, ODD_TEXTS, as_bytes, damaged_bytes, texts
+from tests.fuzz.fuzz_documents import ODD_NUMBERS, ODD_RAWS, as_bytes, damaged_bytes, texts
 from tests.loading import load_task_data
 
 COLUMNS = ["id", "text", "other", "label"]
@@ -140,34 +140,24 @@ odd_lines = st.lists(st.sampled_from(ODD_RAWS) | st.sampled_from(ODD_NUMBERS), m
 contents = st.tuples(suffixes, grids(), odd_lines, typed_columns(), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
 
 
-def read_rows(task: Task, file: Path) -> None:
-    table = read_table(file)
-    for labelled in (True, False):
-        with suppress(PipelineError):
-            rows = canonical_rows(task, table, str(file), source=task.files, labelled=labelled)
-            assert len(rows) and rows.columns.tolist()[:2] == ["id", "text_a"]
-            assert rows["id"].is_unique
-            assert all(isinstance(text, str) and text.strip() for text in rows["text_a"])
-            assert labelled == ("label" in rows)
-
-
-@fuzzed(contents, tasks)
-def test_a_table_of_any_cells_is_read_or_refused(room: Any, content: tuple[Any, ...], task: Task) -> None:
-    with room() as folder, suppress(PipelineError):
-        file = folder / f"rows{content[0]}"
-        file.write_bytes(content_of(*content))
-        read_rows(task, file)
-
-
-@fuzzed(st.data(), contents, tasks)
-def test_a_table_of_any_bytes_is_read_or_refused(
-    room: Any, data: st.DataObject, content: tuple[Any, ...], task: Task
+@fuzzed(st.data(), contents, tasks, st.booleans())
+def test_a_table_of_any_cells_or_bytes_is_read_or_refused(
+    room: Any, data: st.DataObject, content: tuple[Any, ...], task: Task, damage: bool
 ) -> None:
-    damaged = data.draw(damaged_bytes(st.just(content_of(*content))))
+    written = content_of(*content)
+    if damage:
+        written = data.draw(damaged_bytes(st.just(written)))
     with room() as folder, suppress(PipelineError):
         file = folder / f"rows{content[0]}"
-        file.write_bytes(damaged)
-        read_rows(task, file)
+        file.write_bytes(written)
+        table = read_table(file)
+        for labelled in (True, False):
+            with suppress(PipelineError):
+                rows = canonical_rows(task, table, str(file), source=task.files, labelled=labelled)
+                assert len(rows) and rows.columns.tolist()[:2] == ["id", "text_a"]
+                assert rows["id"].is_unique
+                assert all(isinstance(text, str) and text.strip() for text in rows["text_a"])
+                assert labelled == ("label" in rows)
 
 
 bounds = st.none() | st.integers(-1, 6)
@@ -332,22 +322,3 @@ def test_no_class_row_or_column_disappears_without_a_line(
         texts = [value.decode() if suffix == ".parquet" and isinstance(value, bytes) else value for value in written]
         for name in {*map(as_label, texts)} - {None} if task.classes else ():
             assert name in map(as_label, task.classes) or f"class {name!r} is lost" in said
-
-
-written_texts = (st.sampled_from(ODD_TEXTS) | st.text()).filter(lambda text: text != "" and is_writable(text))
-finite = st.floats(allow_nan=False, allow_infinity=False)
-rows_to_write = st.lists(st.tuples(written_texts, written_texts, st.integers(), finite), min_size=1)
-
-
-@fuzzed(rows_to_write, suffixes)
-@example([("0", "a", 0, 1e-11)], ".jsonl")
-def test_a_table_that_is_written_is_read_the_same(room: Any, rows: list[tuple[Any, ...]], suffix: str) -> None:
-    table = pd.DataFrame(rows, columns=["id", "text", "label", "probability"]).astype({"label": object})
-    table["label"] = [str(value) for value in table["label"]]
-    with room() as folder:
-        write_table(table, folder / f"rows{suffix}")
-        found = read_table(folder / f"rows{suffix}")
-        assert found.columns.tolist() == table.columns.tolist()
-        for column in ("id", "text", "label"):
-            assert found[column].tolist() == table[column].tolist()
-        assert [float(value) for value in found["probability"]] == table["probability"].tolist()
