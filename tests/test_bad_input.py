@@ -1,7 +1,6 @@
 """Invalid options and files are refused in a line or two, with status 2."""
 
 import errno
-import json
 import os
 import re
 from collections.abc import Callable
@@ -239,14 +238,6 @@ def test_a_message_cannot_steer_the_terminal(refused: Refused, tmp_path: Path) -
     file = tmp_path / "own.toml"
     file.write_text(r'"\u001b[2J" = 1')
     assert "\x1b" not in refused("tasks", "check", file)
-
-
-def test_a_result_of_a_pretraining_that_is_anothers_counts_for_nothing(tmp_path: Path) -> None:
-    from stages.pretrain import pretraining_seconds
-
-    for content in ({"seconds": "long", "identity": {}}, {"seconds": 1.0, "identity": []}):
-        (tmp_path / "pretraining.json").write_text(json.dumps(content))
-        assert pretraining_seconds(tmp_path) == 0
 
 
 def test_all_that_a_command_line_misspells_is_told_at_once(refused: Refused, tmp_path: Path) -> None:

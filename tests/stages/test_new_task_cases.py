@@ -223,13 +223,6 @@ CASES = {
         rows_of(["a", "b", "a", "b", *(f"rare {n}" for n in range(16))], size=24),
         tuple(sorted(["a", "b", *(f"rare {n}" for n in range(16))])), options={"kind": "classes"},
     ),
-    "900 classes in a column with another name": Case(
-        rows_of([f"c{n}" for n in range(900)], "etikett", 2700), tuple(sorted(f"c{n}" for n in range(900))),
-        options={"kind": "classes", "label": "etikett"},
-    ),
-    "600 numbers said to be classes": Case(
-        rows_of([*range(600)], "target", 1800), tuple(map(str, range(600))), options={"kind": "classes"}
-    ),
     # Labels that may stand for none.
     "-1 beside whole numbers": Case(
         rows_of([-1, 0, 1, 2]), ("-1", "0", "1", "2"), said=("--drop-labels=-1", "drop_labels"), suffix=".parquet"

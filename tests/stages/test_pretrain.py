@@ -192,13 +192,16 @@ def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:
         pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
 
 
-@pytest.mark.parametrize("content", ["[1]", "{}", "{"])
-def test_another_pretraining_json_is_something_else(content, workspace, tmp_path) -> None:
-    (tmp_path / "read").mkdir()
-    (tmp_path / "read" / "pretraining.json").write_text(content)
-    assert pretraining_seconds(tmp_path / "read") == 0
+@pytest.mark.parametrize("name", ["mine.txt", "pretraining.json"])
+@pytest.mark.parametrize(
+    "content", ["[1]", "{}", "{", '{"seconds": "long", "identity": {}}', '{"seconds": 1.0, "identity": []}']
+)
+def test_a_folder_with_something_else_is_left_alone(content, name, workspace, tmp_path) -> None:
+    (tmp_path / name).write_text(content)
+    assert pretraining_seconds(tmp_path) == 0
     with pytest.raises(PipelineError, match="holds something else"):
-        pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
+        pretrain(["films"], tmp_path, QUICK, workspace, seed=0)
+    assert (tmp_path / name).read_text() == content
 
 
 @pytest.mark.parametrize(
@@ -212,13 +215,6 @@ def test_another_pretraining_json_is_something_else(content, workspace, tmp_path
 def test_bad_tasks_are_refused(tasks, told, workspace, tmp_path) -> None:
     with pytest.raises(PipelineError, match=told):
         pretrain(tasks, tmp_path / "read", QUICK, workspace, seed=0)
-
-
-def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(PipelineError, match="holds something else"):
-        pretrain(["films"], tmp_path, QUICK, workspace, seed=0)
-    assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
 def test_what_another_command_has_written_meanwhile_stays(workspace, tmp_path, monkeypatch) -> None:

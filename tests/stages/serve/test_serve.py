@@ -100,13 +100,6 @@ def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeyp
     huggingface_hub.configure_http_backend()  # forgets the sessions that take no notice of being offline
 
 
-def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) -> None:
-    assert shelf.tasks == ["films", "meals", "pairs"]
-    models = [shelf.load(name).model for name in (*shelf.tasks, f"pairs@{shop.adapters['pairs'].run}")]
-    for name in shop.workspace.backbone.tensor_names:
-        assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
-
-
 @pytest.mark.parametrize("form", ["task", "run", "folder"])
 def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> None:
     run = shop.adapters["films"].run  # not the task's best
