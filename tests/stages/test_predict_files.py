@@ -28,56 +28,29 @@ pytestmark = pytest.mark.usefixtures("trained_once")
 ROWS = "sentence\nthe film is good\nthe meal is bad\n"
 
 
-def same(file: Path) -> Path:
-    return file
+def link(file: Path, name: str, **settings: bool) -> Path:
+    """A link beside ``file``, to it or to its folder."""
+    target = file.parent if settings else file
+    (file.parent / name).symlink_to(target, **settings)
+    return file.parent / name
 
 
-def relative(file: Path) -> Path:
-    return Path(os.path.relpath(file))
+IS_INPUT = "is the input file"
+OUTPUTS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "the input": (lambda file: file, IS_INPUT),
+    "a relative path": (lambda file: Path(os.path.relpath(file)), IS_INPUT),
+    "a way round": (lambda file: file.parent / ".." / file.parent.name / file.name, IS_INPUT),
+    "a link": (lambda file: link(file, "link.csv"), IS_INPUT),
+    "a hard link": (lambda file: (out := file.parent / "hard.tsv").hardlink_to(file) or out, IS_INPUT),
+    "through a linked folder": (lambda file: link(file, "folder", target_is_directory=True) / file.name, IS_INPUT),
+    "a folder": (lambda file: (out := file.parent / "out.csv").mkdir() or out, "this is a folder: name a file in it"),
+    "a long name": (lambda file: file.parent / f"{'x' * 5000}.csv", "the name is too long"),
+    "in /proc": (lambda _: Path("/proc/none/out.csv"), "^cannot write /proc/none: no such file"),
+    "under a file": (lambda file: file / "out.csv", "there is a file where"),
+}
 
 
-def round_about(file: Path) -> Path:
-    return file.parent / ".." / file.parent.name / file.name
-
-
-def link(file: Path) -> Path:
-    (file.parent / "link.csv").symlink_to(file.name)
-    return file.parent / "link.csv"
-
-
-def hard_link(file: Path) -> Path:
-    (file.parent / "hard.tsv").hardlink_to(file)
-    return file.parent / "hard.tsv"
-
-
-def through_a_linked_folder(file: Path) -> Path:
-    (file.parent / "folder").symlink_to(file.parent)
-    return file.parent / "folder" / file.name
-
-
-def folder(file: Path) -> Path:
-    (file.parent / "out.csv").mkdir()
-    return file.parent / "out.csv"
-
-
-def long(file: Path) -> Path:
-    return file.parent / f"{'x' * 5000}.csv"
-
-
-def in_proc(_: Path) -> Path:
-    return Path("/proc/none/out.csv")
-
-
-def under_a_file(file: Path) -> Path:
-    return file / "out.csv"
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [(name, "is the input file") for name in (same, relative, round_about, link, hard_link, through_a_linked_folder)]
-    + [(folder, "this is a folder: name a file in it"), (long, "the name is too long")]
-    + [(in_proc, "^cannot write /proc/none: no such file"), (under_a_file, "there is a file where")],
-)
+@pytest.mark.parametrize(("output", "reason"), OUTPUTS.values(), ids=[*OUTPUTS])
 def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     output: Callable[[Path], Path], reason: str, tmp_path: Path
 ) -> None:
