@@ -1,4 +1,4 @@
-"""Every mistake in a study that can be known before training, all reported at once."""
+"""Find every mistake in a study before anything is trained, and report all of them at once."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -25,10 +25,10 @@ from stages.pretrain import tasks_read
 
 
 def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
-    """The study under the names of its tasks, and the training rows that each task has.
+    """The study with task names instead of aliases, and the number of training rows by task.
 
     Raises:
-        PipelineError: tasks, rows of data, recipes, or adapters that do not fit what fuses them; every mistake.
+        PipelineError: every mistake in tasks, data, recipes, and adapters that do not fit the row that uses them.
     """
     problems: list[str] = []
     tasks: list[Task] = []
@@ -42,7 +42,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
-            workspace.splits.of(task, None, 0)  # raises where they cannot be divided
+            workspace.splits.of(task, None, 0)  # raises if the rows cannot be split
             sizes[task.name] = workspace.splits.rows_to_draw(task)
     cells = jobs_of(study, plan(study, sizes))
     jobs = in_order(cells.values())
@@ -63,14 +63,14 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     for job in jobs:
         if {part.task for part in job.parts} <= set(sizes) and is_usable[job.backbone]:
             _check_job(job, workspace.on(job.backbone), problems)
-    # A task's mistake shows in each of its runs, and that there is none in each run that takes something from it.
+    # A mistake in a task appears in all its runs, and an unknown task in all runs that use it: report it once.
     own = [problem for problem in problems if problem in unknown or not problem.endswith(unknown)]
     raise_all(f"study {study.name}", list(dict.fromkeys(own)))
     return study, sizes
 
 
 def shared_texts(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
-    """A sentence for each target and task with some of the same text, if any model behind a row's reads the task."""
+    """A sentence for every target and task that share text, if a model behind some row of the target reads the task."""
     users = defaultdict[str, defaultdict[str, dict[str, None]]](lambda: defaultdict(dict))
     for cell, job in cells.items():
         if cell.seed != study.seeds[0]:  # every seed reads the same tasks
@@ -88,7 +88,7 @@ def shared_texts(study: Study, cells: Mapping[Entry, Job], workspace: Workspace)
 
 
 def _read_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Workspace) -> Iterator[str]:
-    """Rows that read a task which ``apart`` keeps from their target: they name it, or add its rows to others."""
+    """Mistakes: rows that read a task, by name or as extra rows, although ``apart`` keeps it from their target."""
     for cell, job in cells.items():
         name, target = cell.line.row, cell.target
         parts = [part for each in in_order([job]) for part in each.parts] if target in study.apart else []
@@ -102,7 +102,7 @@ def _read_although_apart(study: Study, cells: Mapping[Entry, Job], workspace: Wo
 
 
 def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:
-    """Backbones that ``pretrain`` has read the training texts of a task with, which the study holds out to score."""
+    """Mistakes: backbones that were pretrained further on training texts that the study holds out to score."""
     held_out = [task for task in study.targets if study.scoring.of(task) == "held-out"]
     for backbone in dict.fromkeys((workspace.backbone_name, *(study.row(name).backbone for name in study.methods))):
         read = tasks_read(Path(backbone)) if backbone is not None else set[str]()
@@ -114,7 +114,7 @@ def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:
 
 
 def _name_of(alias: str, workspace: Workspace) -> str:
-    with suppress(PipelineError):  # a task that only recipes and rows name is not run: it need not be there
+    with suppress(PipelineError):  # a task that only recipes or rows name is never run, and may be missing
         return workspace.task(alias).name
     return alias
 
@@ -137,7 +137,7 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    """Sizes that are beyond the backbone's width, and why the run cannot take what its kind takes from other runs."""
+    """Sizes larger than the backbone's width, and reasons why the run cannot build on the runs that it needs."""
     recipe, width, takes = run.recipe, run.backbone.hidden_size, KINDS[job.kind].takes
     if recipe.adds_adapters and (misfit := METHODS[recipe.adapter.kind].misfit(recipe, width)):
         yield misfit
@@ -160,11 +160,11 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
                 if why := _why_not_taken(source, task, job, run):
                     yield f"the adapter of {task.name} (row {need.row}) {why}"
     if takes == "fusion":
-        dropped_layers(recipe, recipes)  # raises where they differ
+        dropped_layers(recipe, recipes)  # raises if they differ
 
 
 def _why_not_taken(source: Recipe, task: Task, job: Job, run: TrainingRun) -> str | None:
-    """Why the job cannot fuse, merge or start from the adapter of ``task`` that ``source`` makes; None if it can."""
+    """Why the job cannot fuse, merge or start from an adapter of ``task`` with recipe ``source``; None if it can."""
     recipe, kind = run.recipe, KINDS[job.kind]
     if kind.takes == "fusion":
         encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
@@ -179,6 +179,6 @@ def _why_not_taken(source: Recipe, task: Task, job: Job, run: TrainingRun) -> st
 
 
 def _trained_by(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:
-    """The one task that ``job`` trains on, and its resolved recipe."""
+    """The only task of ``job``, and its resolved recipe."""
     ((task, recipe, _),) = job.parts_in(workspace)
     return task, workspace.resolve(recipe, task)

@@ -1,4 +1,4 @@
-"""Stage three: every row of a study on the same rows of data, seeds and backbone, and the tables that compare them."""
+"""Stage three: train all rows of a study with the same data, seeds and backbone, and write the tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from stages.report import write_report
 
 
 class PlannedRow(NamedTuple):
-    """The runs that a row asks for first; what it shares with a row above is counted there."""
+    """The runs of a row; runs shared with a row above count there."""
 
     title: str
     runs: int
@@ -44,14 +44,14 @@ class DryRun:
     """Finished runs on the study's backbones, from which the time is estimated."""
 
     def summary(self) -> dict[str, Any]:
-        """For ``--json``; ``seconds`` is None where the time of some run cannot be estimated."""
+        """For ``--json``; ``seconds`` is None if the time of some run cannot be estimated."""
         _, runs, done, left = self.total
         seconds = None if left.unknown else round(left.seconds, 1)
         return {"study": self.study.name, "runs": runs, "done": done, "to_do": runs - done, "seconds": seconds}
 
 
 def dry_run(study: Study, workspace: Workspace) -> DryRun:
-    """Check a study as :func:`compare` does, and count its runs without training any."""
+    """Check a study as :func:`compare` does, and count its runs without training."""
     study, _, jobs = _prepare(study, workspace)
     estimate = Estimate(jobs.workspace)
     missing, runs = set(jobs.to_train), [job for job in jobs.jobs if not job.is_choice]
@@ -68,24 +68,24 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
 def compare(
     study: Study, workspace: Workspace, *, keep_weights: bool = False, executor: Executor | None = None
 ) -> tuple[StudyResult, Path]:
-    """Run what the ledger does not have, then write ``<reports>/<study>/``.
+    """Train the runs that the ledger lacks, then write ``<reports>/<study>/``.
 
-    A run that fails leaves a hole with its reason in the tables; the rest goes on. Commands that compare the same study
-    at the same time share its runs.
+    A failed run leaves a gap with its reason in the tables; the others go on. Commands that compare the same study at
+    the same time share its runs.
 
     Args:
-        keep_weights: keep the models of all rows, as if each had ``keep_weights = true``.
-        executor: where the runs are trained; None: in this process, one after the other.
+        keep_weights: keep the models of all rows, as ``keep_weights = true`` does for one.
+        executor: where to train; None: in this process, one run after the other.
 
     Raises:
-        PipelineError: something that can be known to be wrong before training; nothing is trained then.
+        PipelineError: a mistake that :func:`stages.compare.check.checked` finds; nothing is trained.
     """
     if executor is not None and process_count() > 1:
         raise PipelineError("--jobs and --executor start processes themselves: leave accelerate launch out")
     study, wanted, jobs = _prepare(study, workspace, keep_weights)
     progress = Progress(jobs, Estimate(jobs.workspace))
     progress.begin(study.name)
-    for _ in range(2):  # again, what was built on models that came out otherwise when they were made again
+    for _ in range(2):  # a second time for runs on models that were trained again with another result
         if not jobs.missing:
             break
         if executor is None:
@@ -118,7 +118,7 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
             notice(f"note: {sentence}")
     keeping = {name for name in study.methods if keep_weights or study.row(name).keep_weights}
     kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
-    # Their models are kept to be read on other tasks, once.
+    # Their models are kept until they have been scored on other tasks.
     read = {job for cell, job in wanted.items() if study.cross_task and job.kind == "full" and cell.rows is None}
     jobs = Jobs(in_order(wanted.values()), workspace, kept, read)
     if read:

@@ -1,8 +1,8 @@
 """Models trained on one task, scored on the other targets of a study as far as their outputs allow.
 
-Liu & Shen 2023, table 7. What a model says of another task is read without training anything: as it is where both
-tasks mean the same, by the other task's head where the row scores that task by a cosine, which has no weights, and for
-pairs by two readings, of a probability as a score and of a score as a class.
+Liu & Shen 2023, table 7. Nothing is trained. If both tasks have the same labels, the predictions count unchanged. If
+the row scores the other task by a cosine, which has no weights, the model's vectors are scored by that cosine. For
+pairs, a probability can be read as a score, and a score as a class.
 """
 
 from collections import defaultdict
@@ -40,13 +40,13 @@ Cosines = Mapping[str, Recipe]
 _OF_A_READING = (
     "encoding", "pooling", "max_length", "truncation", "average_orders", "cosine_scale", "cosine_threshold",
 )  # fmt: skip
-"""What of the recipe of a target decides what its cosine says of a model."""
+"""The keys of a target's recipe that decide the score by its cosine."""
 
 
 def runs_to_read(cells: Mapping[Entry, Job], jobs: Jobs) -> dict[str | None, dict[str, Cosines]]:
-    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose.
+    """By backbone, the finished runs of the main table with the cosines of their row and seed, as trials chose them.
 
-    Rows that share a run read it by the cosines on which they agree.
+    A run that several rows share is scored by the cosines on which they agree.
     """
     main = [
         (cell, job, record)
@@ -66,7 +66,7 @@ def runs_to_read(cells: Mapping[Entry, Job], jobs: Jobs) -> dict[str | None, dic
 
 
 def unread(read: Set[Job], cells: Mapping[Entry, Job], targets: Iterable[str], jobs: Jobs) -> set[Job]:
-    """Those of the jobs ``read`` whose models have no score yet on some of the ``targets`` that they can be read on."""
+    """The jobs among ``read`` whose models still lack a score on some of the ``targets`` that they can answer."""
     tasks, runs = [jobs.workspace.task(name) for name in targets], runs_to_read(cells, jobs)
 
     def is_read(job: Job) -> bool:
@@ -77,10 +77,10 @@ def unread(read: Set[Job], cells: Mapping[Entry, Job], targets: Iterable[str], j
 
 
 def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace: Workspace) -> None:
-    """Score the model of each run on every other target that it can be read on; what was scored before stays.
+    """Score the model of every run on all other targets that it can answer, unless it has been scored there before.
 
-    ``runs`` are given with the cosines of their rows. Scores and predictions are kept with the run. A model that cannot
-    be had is reported on stderr and left out.
+    ``runs`` have the cosines of their rows. Scores and predictions are kept with the run. A model that cannot be loaded
+    is left out, with a note on stderr.
     """
     tasks = [workspace.task(name) for name in targets]
     for name, cosines in runs.items():
@@ -98,11 +98,11 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
 
 
 def reading_of(trained: Task, target: Task) -> Reading | None:
-    """How a model of ``trained`` is read on ``target``; None where its outputs do not allow it.
+    """How to read the outputs of a model of ``trained`` as answers to ``target``; None if they do not allow it.
 
-    Tasks with as many texts and the same classes or range: as it is. Of pairs also, where the task of two classes names
-    the one of ``similar`` texts: its probability on a score, brought to the score's range; and a score on two classes,
-    this one above the middle of its own range.
+    Tasks with as many texts and the same classes or range: unchanged. Pairs with two classes, one of them named as
+    ``similar``, can also be read as a score, the probability of that class scaled to the range; and a score can be read
+    as two classes, ``similar`` above the middle of its range.
     """
     if trained.is_pair != target.is_pair:
         return None
@@ -116,7 +116,7 @@ def reading_of(trained: Task, target: Task) -> Reading | None:
 
 
 def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
-    """What a model of ``trained`` says of ``target``."""
+    """The prediction of a model of ``trained``, read as an answer to ``target``."""
     reading = reading_of(trained, target)
     if reading == "probability":
         assert target.range is not None and prediction.probabilities is not None
@@ -131,11 +131,11 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
 
 
 def read_as(target: Task, cosine: Recipe | None, trained: Task | None = None) -> str:
-    """A hash of what decides the score of a model on ``target``, beside the model and the rows.
+    """A hash of what decides a model's score on ``target``, apart from the model and the rows.
 
     Args:
-        cosine: the resolved recipe of the target, if the model is read by its cosine.
-        trained: else the task of the model.
+        cosine: the resolved recipe of the target, if its cosine scores the model.
+        trained: otherwise, the task of the model.
     """
     recipe = None if cosine is None else {key: cosine.flat()[key] for key in _OF_A_READING}
     if cosine is not None and recipe is not None and cosine.cosine_similar == "first":
@@ -153,7 +153,7 @@ def _is_read_so(score: TaskScore | None, wanted: Mapping[str, Any]) -> bool:
 def _unscored(
     record: RunRecord, targets: Sequence[Task], cosines: Cosines, workspace: Workspace
 ) -> dict[str, dict[str, Any]]:
-    """The targets that a run has no score on, or none of these test rows read like this: what tells such a score."""
+    """The targets without a score for these test rows and this reading; the values identify such a score."""
     trained = workspace.task(record.task)
     readings: dict[str, Reading | None] = {
         task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets

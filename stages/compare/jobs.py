@@ -1,4 +1,4 @@
-"""The jobs of a study as the ledger has them: which have finished, which are missing, what each cost."""
+"""The state of a study's jobs: which have finished, which are missing, and what they cost."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
@@ -20,14 +20,14 @@ from stages.pretrain import pretraining_seconds
 
 
 class Known:
-    """Outcome of each finished job: its run, or why it failed. A job can start when what it builds on has finished."""
+    """The outcomes of jobs: a run, or an error. A job can start when all jobs that it builds on have an outcome."""
 
     def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
         self.workspace, self.kept = workspace, kept
         self.outcomes: dict[Job, RunRecord | PipelineError] = {}
 
     def get(self, job: Job) -> RunRecord:
-        """The run of a job; its error if it failed, or something it builds on did."""
+        """The run of a job; raises its error if it, or a job that it builds on, failed."""
         outcome = self.outcomes[job]
         if isinstance(outcome, PipelineError):
             raise outcome
@@ -37,7 +37,7 @@ class Known:
         return all(other in self.outcomes for other in job.built_on)
 
     def failed(self, job: Job) -> bool:
-        """Whether a job that can be run will fail, because something it builds on has, or its trials have."""
+        """Whether a job that can start will fail, because a job that it builds on or all its trials failed."""
         if any(map(self.has_failed, (*job.needs, *job.takes_models_of))):
             return True
         return bool(job.trials) and (not self.tried(job) or self.has_failed(self.best_trial(job)))
@@ -46,16 +46,16 @@ class Known:
         return isinstance(self.outcomes.get(job), PipelineError)
 
     def tried(self, job: Job) -> dict[Job, RunRecord]:
-        """The trials of a job that did not fail, and their runs."""
+        """The trials of a job that have not failed, and their runs."""
         return {trial: self.get(trial) for trial in job.trials if not self.has_failed(trial)}
 
     def best_trial(self, job: Job) -> Job:
-        """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
+        """A job with the recipes of its best trial; raises the first trial's error if all have failed."""
         dev = {trial: record.dev for trial, record in self.tried(job).items()}
         return job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
 
     def run(self, job: Job) -> TrainingRun | EnsembleRun:
-        """The run of a job, which is identified by those that it builds on."""
+        """The run of a job; the runs that it builds on are part of its identity."""
         keep_weights = job in self.kept
         if job.trials:
             job = self.best_trial(job)
@@ -147,45 +147,45 @@ class Jobs(Known):
 
     @property
     def missing(self) -> list[Job]:
-        """The jobs that are neither finished nor have failed."""
+        """The jobs without an outcome."""
         return [job for job in self.jobs if job not in self.outcomes]
 
     @property
     def to_train(self) -> list[Job]:
-        """The missing jobs that train something themselves."""
+        """The missing jobs that train something."""
         return [job for job in self.missing if not job.is_choice]
 
     def trials(self, job: Job) -> list[RunRecord]:
-        """The runs of the trials of a job that did not fail."""
+        """The runs of a job's trials that have not failed."""
         return [*self.tried(job).values()]
 
     def source_trials(self, job: Job) -> list[RunRecord]:
-        """The trials behind what a finished job is built on, without the runs that were taken."""
+        """The trials of all jobs that a finished job builds on, except the selected ones."""
         taken = {self.get(need).run for need in job.needs}
         own = [trial for need in job.needs for trial in self.trials(need) if trial.run not in taken]
         return own + [trial for need in job.needs for trial in self.source_trials(need)]
 
     def look_again(self) -> None:
-        """Look everything up again: what failed here may have been finished by another command, or have lost only its
-        model; and what was built on a model that came out otherwise when it was made again is now missing."""
+        """Look everything up again. Another command may have finished a job that failed here. Runs on a model that was
+        trained again with another result are now missing."""
         self.outcomes = {job: error for job, error in self.outcomes.items() if isinstance(error, PipelineError)}
         self.outcomes = on_main_process(partial(self._look_up, again=True))
 
     def _look_up(self, again: bool = False) -> dict[Job, RunRecord | PipelineError]:
         """The jobs that the ledger has.
 
-        One whose sources are unfinished cannot be identified and counts as missing. So does one that continues a run
-        which never kept its weights: their hash is part of its name.
+        A job whose sources are unfinished cannot be identified and counts as missing. So does one that continues a run
+        that kept no weights, since their hash is part of its name.
         """
         for job in self.jobs:
-            # Again, jobs may fail as when they were to be trained: their errors are known.
+            # The second time, errors are known already.
             with suppress(*((PipelineError,) if again else ())):
                 if self.can_run(job) and (record := self._recorded(job)) is not None:
                     self.outcomes[job] = record
         return self.outcomes
 
     def _recorded(self, job: Job) -> RunRecord | None:
-        """The ledger's record of a job that can be run."""
+        """The ledger's record of a job that can start."""
         if self._continues_no_weights(job):
             return None
         run = self.run(job)
@@ -198,14 +198,13 @@ class Jobs(Known):
         return is_continuing and any(self.get(need).weights_sha256 is None for need in job.takes_models_of)
 
     def _miss_lost_models(self) -> None:
-        """Count as missing what has finished, but whose model is gone, and is wanted or what something missing builds
-        on."""
+        """Count finished jobs as missing if their model is gone, and is wanted or needed by a missing job."""
         for job in on_main_process(self._lost_models):
             del self.outcomes[job]
 
     def _lost_models(self) -> Set[Job]:
         outcomes, needed, lost = self.outcomes, {*self._wanted}, set[Job]()
-        for job in reversed(self.jobs):  # what a lost run is built on may be lost too
+        for job in reversed(self.jobs):  # the runs behind a lost run may be lost too
             if job in needed and job not in lost and self._has_lost_its_model(job):
                 # The best trial of a job is its run.
                 lost |= {each for each in (job, *job.trials) if outcomes.get(each) == outcomes[job]}

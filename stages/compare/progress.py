@@ -1,4 +1,4 @@
-"""How far a study is, and how long the rest will take, from the finished runs of a method on a backbone."""
+"""The progress of a study, and an estimate of the remaining time from finished runs on the same backbone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,12 @@ from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 
 _MOST = 1000
-"""Runs to learn from: reading more would take longer than it tells."""
+"""Maximum number of runs to learn from; reading more takes long and adds little."""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds of the jobs whose time can be estimated, and the number of those whose time cannot."""
+    """Seconds of the jobs whose time can be estimated, and the number of the other jobs."""
 
     seconds: float
     unknown: int = 0
@@ -41,35 +41,35 @@ class Duration:
 
 
 class Work(NamedTuple):
-    """What a run does: rows it trains on, over all epochs, and rows it scores."""
+    """The work of a run: rows trained on, over all epochs, and rows scored."""
 
     trained: float
     scored: float
     training: float
-    """Rows trained on times their passes: a pass forward counts one, a pass backward two."""
+    """Rows trained on times passes; a forward pass counts one, a backward pass two."""
 
 
 class Estimate:
-    """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
+    """Estimates the seconds of a job: its rows times the seconds per row in finished runs of its method and backbone.
 
-    Runs on another backbone say nothing of it. A row takes longer where the loss has further terms.
+    Runs on the same task are preferred. Additional terms of the loss count as additional passes.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._runs: dict[str, str] = {}
-        """What was learned from: finished runs, each with the hash of its backbone's weights."""
+        """The finished runs learned from, with the hash of their backbone's weights."""
         self._spent = defaultdict[tuple[str, Method, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
-        """By backbone, method and tasks, under None for any tasks: rows and seconds, of training and of scoring."""
+        """Rows and seconds of training and scoring, by backbone, method and tasks (None: all tasks)."""
         self._works: dict[Job, Work] = {}
         for name in workspace.ledger.newest(_MOST):
-            # A damaged record is reported by the command that needs it.
+            # The command that needs a damaged record reports it.
             with suppress(PipelineError):
                 if (record := workspace.ledger.find(name)) is not None:
                     self.learn(record)
 
     def learn(self, record: RunRecord) -> None:
-        """Count a finished run in."""
+        """Learn from a finished run."""
         weights = record.backbone_weights
         if weights is None or record.run in self._runs:  # an ensemble has no weights of its own
             return
@@ -85,17 +85,17 @@ class Estimate:
             self._spent[weights, record.kind, tasks] += spent
 
     def learned_from(self, jobs: Iterable[Job]) -> int:
-        """How many finished runs are on a backbone of ``jobs``."""
+        """Number of finished runs on the backbones of ``jobs``."""
         backbones = {self._weights(job) for job in jobs}
         return sum(weights in backbones for weights in self._runs.values())
 
     def total(self, jobs: Iterable[Job], at_once: int = 1) -> Duration:
-        """The time of all ``jobs``, one after the other, or so many at once that do not wait for each other."""
+        """The time of all ``jobs``, with ``at_once`` of them running in parallel."""
         times = [self.seconds(job) for job in jobs]
         return Duration(sum(seconds for seconds in times if seconds is not None) / at_once, times.count(None))
 
     def seconds(self, job: Job) -> float | None:
-        """The time of one job, or None where no run of its method has finished on its backbone."""
+        """The time of a job; None if no run of its method has finished on its backbone."""
         if KINDS[job.kind].is_ensemble:
             return 0.0
         weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
@@ -112,7 +112,7 @@ class Estimate:
         return self.workspace.on(job.backbone).backbone.weights_hash
 
     def work(self, job: Job) -> Work:
-        """What a job of training would do."""
+        """The work of a training job."""
         workspace, recipe = self.workspace, job.parts[0].recipe
         data = {
             task.name: workspace.splits.of(task, limit, job.seed, own.extra)
@@ -170,7 +170,7 @@ class Progress:
         notice(f"[{self._ended}/{self._ended + len(left)} runs{time_left}] {job.title}: {outcome}{where}")
 
     def wait(self, run: str, title: str, others: int = 0) -> None:
-        """Tell that a run, and so many ``others``, are waited for."""
+        """Say that the study waits for a run, and for ``others`` more."""
         if is_main_process():
             more = f" and {others} more" if others else ""
             notice(f"waiting for run {run} ({title}){more}: another command is training it")

@@ -1,4 +1,4 @@
-"""A job for another process: pickled with the names of the runs that it builds on; answers with its run's name.
+"""A job for another process. It is pickled with the names of the runs that it builds on, and returns its run's name.
 
 Everything else goes through the ledger and the store.
 """
@@ -16,13 +16,13 @@ from stages.compare.jobs import Known
 from stages.compare.plan import Job
 
 POLL_SECONDS = 0.5
-"""Between two looks at what other processes do."""
+"""Seconds between two checks of other processes."""
 _APPEARS_SECONDS = 60.0
-"""How long a network file system may take to show what another machine has written."""
+"""How long a network file system may take to show another machine's files."""
 
 
 class Ended(NamedTuple):
-    """What a pool's worker answers: the run of a job, which it has finished, or which another command is training."""
+    """The answer of a pool's worker: the run of a job, finished, or in training by another command."""
 
     run: str
     title: str
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job for another process, with the names of the runs that it builds on, or why these failed."""
+    """A job for another process, with the names of the runs that it builds on, or their errors."""
 
     job: Job
     is_kept: bool
@@ -39,7 +39,7 @@ class RemoteJob:
     workspace: Workspace
 
     def __call__(self) -> Ended:
-        """Train the job, if the ledger still does not have it."""
+        """Train the job, unless the ledger has it by now."""
         known = Known(_reopened(self.workspace), {self.job} if self.is_kept else set())
         for job, outcome in self.built_on.items():
             known.outcomes[job] = (
@@ -58,7 +58,7 @@ _opened: dict[str, Workspace] = {}
 
 
 def _reopened(workspace: Workspace) -> Workspace:
-    """The workspace as this process has it, with all that was read for earlier cells; of one study at a time."""
+    """This process's copy of the workspace, with all that it read for earlier cells; one study at a time."""
     key = repr(workspace)
     if key not in _opened:
         _opened.clear()
@@ -67,7 +67,7 @@ def _reopened(workspace: Workspace) -> Workspace:
 
 
 def appeared(run: str, workspace: Workspace, with_model: bool) -> RunRecord:
-    """A run that another process has finished, as soon as it can be seen here."""
+    """The record of a run that another process has finished, as soon as it is visible here."""
     end = time.monotonic() + _APPEARS_SECONDS
     while (record := workspace.finished(run, with_model)) is None:
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Trains the missing jobs of a study, each once: one after the other in this process, or several at once in a pool.
+"""Train the missing jobs of a study: one after the other in this process, or several at once in a pool.
 
-A failed job does not affect the others. A refusal of the machine, such as a full disk, would hit the next job too: it
-ends the study once the running jobs have finished.
+A failed job does not affect the others. An error of the machine, such as a full disk, would meet the next job too: it
+ends the study after the running jobs.
 """
 
 import pickle
@@ -28,10 +28,10 @@ from stages.ensemble import EnsembleRun
 
 
 def train(jobs: Jobs, progress: Progress) -> None:
-    """Finish every job in this process, or learn why it fails.
+    """Train every job in this process, or note why it fails.
 
-    Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained here if
-    the other command did not finish them.
+    Runs that other commands are training come last. This command waits for them, then takes them from the ledger, or
+    trains them if the other command has not finished them.
     """
     while missing := jobs.missing:
         busy = [run for job in missing if (run := _train(job, jobs, progress)) is not None]
@@ -40,12 +40,12 @@ def train(jobs: Jobs, progress: Progress) -> None:
 
 
 def train_in(pool: Pool, jobs: Jobs, progress: Progress) -> None:
-    """As :func:`train` in the processes of ``pool``, each job as soon as what it builds on is known."""
+    """As :func:`train`, in the processes of ``pool``. A job starts as soon as all jobs that it builds on have ended."""
     _InPool(pool, jobs, progress).train()
 
 
 def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRun | None:
-    """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
+    """Train a job whose needs are met; returns its run if another command is training it."""
     if not jobs.can_run(job):
         return None
     run: TrainingRun | EnsembleRun | None = None
@@ -60,7 +60,7 @@ def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRu
     except PipelineError as error:
         jobs.outcomes[job] = error
     except Exception as error:
-        if process_count() > 1:  # the processes that train together would wait for this one
+        if process_count() > 1:  # the other processes would wait for this one
             raise
         jobs.outcomes[job] = bug(error)
     progress.end(job)
@@ -68,7 +68,7 @@ def _train(job: Job, jobs: Jobs, progress: Progress) -> TrainingRun | EnsembleRu
 
 
 def _wait_for_any(runs: Sequence[TrainingRun | EnsembleRun], jobs: Jobs, progress: Progress) -> None:
-    """Return when one of ``runs``, which other commands are training, is no longer being trained."""
+    """Wait until another command has stopped training one of ``runs``."""
     progress.wait(runs[0].name, runs[0].title, len(runs) - 1)
     time.sleep(POLL_SECONDS)
     ledger = jobs.workspace.ledger
@@ -83,14 +83,14 @@ class _InPool:
         self.pool, self.jobs, self.progress = pool, jobs, progress
         self.numbers = {job: number for number, job in enumerate(jobs.jobs)}
         self.workspace = jobs.workspace
-        if (memory := pool.memory_gb) is not None:  # half of it is for caches; the rest for models and their training
+        if (memory := pool.memory_gb) is not None:  # half for caches, the rest for training
             self.workspace = replace(self.workspace, cache_gb=min(self.workspace.cache_gb, memory / 2))
         self.running: dict[int, Job] = {}
         self.elsewhere: dict[Job, Ended] = {}
         self.refusal: MachineError | None = None
 
     def train(self) -> None:
-        """Train what is missing. Once the machine refuses something, let the jobs that run end, and start no other."""
+        """Train the missing jobs. After an error of the machine, let the running jobs end and start no other."""
         pool, places = self.pool, ""
         with console.status("") as status:
             while missing := self.jobs.missing:
@@ -103,7 +103,7 @@ class _InPool:
                 with self._refusals():
                     is_settled = self.refusal is None and self._start(missing)
                 if is_settled:
-                    continue  # what builds on a job that is settled may come before the rest
+                    continue  # jobs that build on a settled job may come first
                 names = ", ".join(job.title for job in self.running.values())
                 status.update(Text(f"{len(self.running)} running: {names}", no_wrap=True, overflow="ellipsis"))
                 for number, outcome in pool.wait(POLL_SECONDS):
@@ -112,7 +112,7 @@ class _InPool:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Keep the machine's first refusal."""
+        """Keep the first error of the machine."""
         try:
             with machine_errors():
                 yield
@@ -120,7 +120,7 @@ class _InPool:
             self.refusal = self.refusal or error
 
     def _start(self, missing: Sequence[Job]) -> bool:
-        """Start as many of the ``missing`` jobs as the pool takes; whether one needed no training instead."""
+        """Start as many of the ``missing`` jobs as the pool takes. Returns True, early, if a job needed no training."""
         for job in missing:
             number = self.numbers[job]
             if number in self.running or not self.jobs.can_run(job) or self._is_busy(job):
@@ -133,18 +133,20 @@ class _InPool:
         return False
 
     def _is_busy(self, job: Job) -> bool:
-        """Whether another command still trains it."""
+        """Whether another command is still training it."""
         return job in self.elsewhere and self.jobs.workspace.ledger.is_busy(self.elsewhere[job].run)
 
     def _settle(self, job: Job) -> bool:
-        """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
-        the predictions of others."""
+        """Settle a job that needs no training, and return whether it is settled.
+
+        It fails with a job that it builds on, one of its trials is its run, or it is an ensemble.
+        """
         if self.jobs.failed(job) or KINDS[job.kind].is_ensemble or self._is_trial(job):
             _train(job, self.jobs, self.progress)  # a moment
         return job in self.jobs.outcomes
 
     def _is_trial(self, job: Job) -> bool:
-        """Whether a trial that has finished, and still has its model, is the run of a job."""
+        """Whether a job's run is a trial that has finished and still has its model."""
         known = self.jobs
         is_trial = job.is_choice and known.best_trial(job) in known.outcomes
         return is_trial and known.run(job).finished() is not None
@@ -153,11 +155,11 @@ class _InPool:
         known = self.jobs
         outcomes = {each: known.outcomes[each] for each in job.built_on}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
-        # A new workspace: what this process has read stays here.
+        # A new workspace, without what this process has read.
         return pickle.dumps(RemoteJob(job, job in known.kept, built_on, replace(self.workspace)))
 
     def _take(self, job: Job, outcome: Outcome) -> None:
-        """Note how a job ended in the pool."""
+        """Record how a job ended in the pool."""
         ended: Ended | None = outcome.value
         if ended is not None and ended.is_busy:
             if job not in self.elsewhere:

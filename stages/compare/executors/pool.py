@@ -1,7 +1,7 @@
-"""What all executors share: a pool that carries out cells elsewhere, and how a cell is carried out there.
+"""What all executors share: the protocol of a pool, and the function that runs a cell in another process.
 
-A cell is pickled work that takes its inputs from the ledger and the store and leaves its results there. A cell that is
-lost with its process or machine can therefore be carried out again anywhere, and resumes from its last checkpoint.
+A cell is a pickled function that reads from the ledger and the store and writes its results there. If its process or
+machine is lost, it can run again anywhere, and resumes from its last checkpoint.
 
 ``python -m stages.compare.executors.pool WORK OUTCOME`` is what ``accelerate launch`` starts on each GPU of a cell, and
 with a connection's number instead it is a worker on this machine. Neither imports torch or the stages: a cell does.
@@ -25,48 +25,48 @@ from pipeline.system import process, streams
 from pipeline.system.errors import BUG, MachineError, PipelineError, machine_errors
 
 _ENDING_SECONDS = 60.0
-"""How long launched processes may take to end. The launcher kills them itself if they take half as long."""
+"""How long launched processes may take to end. The launcher itself kills them after half of that."""
 
 
 class Outcome(NamedTuple):
-    """How a cell ended: with a value, or with an error that the user can fix."""
+    """The result of a cell: a value, or an error that the user can fix."""
 
     value: Any = None
     error: PipelineError | None = None
     place: str = ""
-    """Where it was carried out, if that is worth a line."""
+    """Where it ran, if that is worth a line."""
 
 
 class Pool(Protocol):
-    """Carries out cells, several at once. Cells are told apart by the number that :meth:`start` is given."""
+    """Runs several cells at once. A cell is identified by the number passed to :meth:`start`."""
 
     @property
     def places(self) -> str:
-        """Where cells run now, in words; empty where there is nothing to tell."""
+        """Where cells run now, in words; may be empty."""
 
     @property
     def at_once(self) -> int:
-        """How many cells can run at the same time now, at least one."""
+        """How many cells can run at once now; at least one."""
 
     @property
     def memory_gb(self) -> float | None:
-        """The main memory in GiB that each of the cells that run at the same time has now; None: not known."""
+        """Main memory per running cell, GiB; None: not known."""
 
     def start(self, number: int, title: str, work: bytes) -> None:
-        """Begin to carry out a cell: ``work`` is a pickled function without arguments."""
+        """Start a cell; ``work`` is a pickled function without arguments."""
 
     def wait(self, seconds: float) -> Sequence[tuple[int, Outcome]]:
-        """The cells that have ended, as soon as there are any; none after so many ``seconds``."""
+        """The cells that have ended; waits up to ``seconds`` for the first."""
 
 
 Executor = Callable[[], AbstractContextManager[Pool]]
-"""Opens a pool. When the pool is closed, cells that still run are asked to end, and can be resumed."""
+"""Opens a pool. When it closes, running cells are asked to end; they can be resumed."""
 
 
 def carried_out(work: bytes) -> Outcome:
-    """Carry out a cell in this process. An error does not leave: it must not end the worker, nor other cells."""
+    """Run a cell in this process. Errors are returned, so that they end neither the worker nor other cells."""
     try:
-        # Results are for the main process to print: what libraries print here goes to standard error.
+        # The main process prints results; output of libraries goes to standard error.
         with redirect_stdout(sys.stderr), machine_errors():
             return Outcome(pickle.loads(work)())
     except MachineError as error:
@@ -78,10 +78,10 @@ def carried_out(work: bytes) -> Outcome:
 
 
 def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
-    """Carry out a cell in this process, or in several where there are several GPUs for it.
+    """Run a cell in this process, or in several, one for every GPU of the cell.
 
     Args:
-        threads: of torch, all processes together; of a single one the environment's number wins.
+        threads: number of torch threads, over all processes; for a single process, the environment overrides it.
     """
     if processes == 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -94,8 +94,8 @@ def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
         with subprocess.Popen(launch_command(processes, task, outcome), env=environment) as launcher:
             try:
                 status = launcher.wait()
-            except BaseException:  # asked to end, as those that it launched are now, and waited for
-                launcher.terminate()  # which it passes on; killed, it would leave them running
+            except BaseException:  # this process is asked to end: so are those that it launched
+                launcher.terminate()  # passed on to them; a killed launcher would leave them running
                 with suppress(subprocess.TimeoutExpired):
                     launcher.wait(_ENDING_SECONDS)
                 launcher.kill()
@@ -107,8 +107,8 @@ def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
 
 
 def launch_command(processes: int, work: Path, outcome: Path) -> list[str]:
-    """The command that trains the cell in the file ``work`` with so many processes, each on a GPU of its own."""
-    # Every value is given: what accelerate config left on a machine must not decide.
+    """The command that runs the cell in the file ``work`` in several processes, one per GPU."""
+    # All values are given, so that no accelerate config of the machine decides.
     options = {"num_processes": processes, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
     named = [f"--{name}={value}" for name, value in options.items()]
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", *named, "--main_process_port=0"]
@@ -116,7 +116,7 @@ def launch_command(processes: int, work: Path, outcome: Path) -> list[str]:
 
 
 def lost(why: str, times: int | None = None) -> PipelineError:
-    """The error of a cell that is given up because its worker was lost, so many ``times`` if that is known."""
+    """The error of a cell that is given up because its worker was lost, ``times`` times if that is known."""
     often = "" if times is None else f" {times} times"
     return PipelineError(
         f"its worker was lost{often} ({why}). If memory ran out, run fewer cells at once (--jobs) or give each more"
@@ -125,23 +125,23 @@ def lost(why: str, times: int | None = None) -> PipelineError:
 
 
 def broken(trace: str) -> PipelineError:
-    """The error of a cell that could not be carried out where it was sent; its ``trace`` goes to standard error."""
+    """The error of a cell that could not run where it was sent; its ``trace`` goes to standard error."""
     print(trace, file=sys.stderr)
     reason = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), "no reason is known")
     return PipelineError(f"its worker failed: {reason} (the trace is on standard error)")
 
 
 def bug(error: Exception) -> PipelineError:
-    """The error of a cell that was ended by ``error``, which is being handled; its traceback goes to standard error."""
+    """The error of a cell that ``error`` ended, inside its handler; the traceback goes to standard error."""
     traceback.print_exc()
     return PipelineError(f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)")
 
 
 def _work(descriptor: int) -> None:
-    """Carry out cells that come through a connection, until the main process closes the pool or however it ends."""
+    """Run the cells that come through a connection, until the main process closes the pool or ends."""
     cells = Connection(descriptor)
     threading.Thread(target=_end_with_main_process, daemon=True).start()
-    with suppress(EOFError, OSError):  # what a cell finished is in the ledger
+    with suppress(EOFError, OSError):  # finished work is in the ledger
         while True:
             cells.send(carried_out(cells.recv_bytes()))
 
