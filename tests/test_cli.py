@@ -451,7 +451,8 @@ def test_a_damaged_store_is_noticed_before_it_is_used(
     harm(artifact / name)
     (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
     predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
-    for command in ([*predict, *places], ["store", "verify", places[2]]):
+    fuse = ["fuse", "--target=pairs", "--sources=films@" + artifact.name, "--recipe", recipe]
+    for command in ([*predict, *places], ["store", "verify", places[2]], [*fuse, *places]):
         assert_refused(run(*command), name, f"store remove {artifact.name}", "extract --task films")
     again = run(*extract)
     if harm is Path.unlink:

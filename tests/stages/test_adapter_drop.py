@@ -45,31 +45,6 @@ def test_an_adapter_without_a_layer_predicts_what_training_saw(
     assert found.to_numpy() == pytest.approx(kept.to_numpy(), abs=1e-5)
 
 
-def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, quick: Quick) -> None:
-    for task in ("films", "meals"):
-        extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
-    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0).record
-    assert record.recipe.adapter.drop_layers == (0,)
-    assert record.cost.trainable_parameters == 2 * (4 * 16 * 32 + 16 + 2) + 2 * 32 + 2
-    assert (
-        fuse("films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0).record.run == record.run
-    )
-
-
-def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace: Workspace, quick: Quick) -> None:
-    extract("films", quick("adapter", drop_layers="0"), workspace, seed=0)
-    extract("meals", quick("adapter"), workspace, seed=0)
-    with pytest.raises(PipelineError, match=r"different layers \(films: 0, meals: none\): give --drop-layers 0,"):
-        fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
-    assert fuse(
-        "films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0
-    ).record.recipe.adapter.drop_layers == (0,)
-    # With an adapter that leaves nothing out there is one for each wish.
-    whole = extract("films", quick("adapter"), workspace, seed=3).record
-    record = fuse("films", quick("fusion", fusion="anchored"), dataclasses.replace(workspace), seed=0).record
-    assert (record.recipe.adapter.drop_layers, record.sources[0].run) == ((), whole.run)
-
-
 def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:
     rows = data_folder / "films" / "dev.csv"
     for task in ("films", "meals"):

@@ -99,6 +99,10 @@ def test_a_variant_stands_for_the_first_fusion_where_the_validation_rows_prefer_
     for each in named:
         assert [each.parts[target].fusion for target in TARGETS] == ["even", "fusion", "fusion"]
         assert {each.parts[target].trials[0] for target in TARGETS} == {2}
+    runs = StudyRuns(study.result, study.ledger)
+    for target, one in next(each for each in named if each.kind == "the target alone").parts.items():
+        values = [[scored.value for scored in runs.cell(line, target)] for line in (one.fusion, "adapter")]
+        assert one.difference.value == pytest.approx(mean(values[0]) - mean(values[1]))
 
 
 def test_rows_of_another_study_are_opponents_where_both_have_the_target(study: Synthetic) -> None:
@@ -191,26 +195,6 @@ def test_of_equal_sources_the_same_one_is_taken_whatever_the_other_targets_are(t
     alone = StudyRuns(study.result, study.ledger)
     assert both.lines != alone.lines
     assert [duel.parts for duel in duels(both)] == [duel.parts for duel in duels(alone)]
-
-
-def test_a_variant_represents_its_fusion_on_its_target(tmp_path: Path) -> None:
-    rows = {"siamese": {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion"}}
-    keys: dict[str, Any] = {"methods": ["full", "fusion", "siamese"], "rows": rows, "scoring": "half", "seeds": [1, 2]}
-    studies = []
-    for target, dev in (("sst", 0.9), ("mr", 0.1)):
-        study = make(tmp_path, name=f"of-{target}", targets=[target], sources=["imdb"], **keys)
-        for seed in (1, 2):
-            study.add("full", target, seed, 0.5)
-            study.add("fusion", target, seed, 0.6, own={"dev": 0.5})
-            study.add("siamese", target, seed, 0.8, own={"dev": dev})
-        studies.append(StudyRuns(study.result, study.ledger))
-    for each in pool(studies):
-        assert {target: one.fusion for target, one in each.parts.items()} == {"sst": "siamese fusion", "mr": "fusion"}
-        used = {"sst": "siamese", "mr": "fusion"}
-        for runs in studies:
-            (target,) = runs.study.targets
-            values = [[scored.value for scored in runs.cell(line, target)] for line in (used[target], "full")]
-            assert each.parts[target].difference.value == pytest.approx(mean(values[0]) - mean(values[1]))
 
 
 @pytest.mark.parametrize("gap", [0.005, 0.015])

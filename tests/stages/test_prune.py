@@ -79,17 +79,6 @@ def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:
     assert len({fused.run, two.run, one.run, again.run}) == 4
 
 
-def test_a_control_of_permuted_labels_is_pruned_only_where_it_is_named(fused, workspace, quick) -> None:
-    recipe = quick("fusion", epochs=1, fusion="anchored", permute_labels=True, score_start=False)
-    control = fuse("films", recipe, workspace, seed=1).record
-    file = Path(control.artifact) / MANIFEST
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"dev": 1.0}))
-    again = dataclasses.replace(workspace)
-    for using, pruned in (("fusion", fused), (control.run, control)):
-        record = prune("films", again, keep=1, using=using).record
-        assert again.store.find(record.run).manifest.pruned_from == pruned.run
-
-
 def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick) -> None:
     other = fuse("films", quick("fusion", fusion="anchored", epochs=1, score_start=False), workspace, seed=1).record
     file = Path(other.artifact) / MANIFEST

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +16,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs import initial
 from pipeline.runs.request import Part, RunRequest
-from pipeline.runs.sources import Fusion, parse_sources
+from pipeline.runs.sources import Fusion
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
@@ -26,7 +25,6 @@ from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from tests.nano import save_backbone
 from tests.runs import again, single_run
 
 pytestmark = pytest.mark.usefixtures("trained_once")
@@ -140,44 +138,6 @@ def test_fusion_starts_its_head_from_stage_one(
         assert len(built.without_decay) == (4 if form == "standard" else 0)
 
 
-def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:
-    recipe = quick("fusion", fusion="anchored")
-
-    def chosen(place: Workspace, recipe: Recipe, target: str, seed: int = 1, names: Any = None) -> dict[str, str]:
-        artifacts = Fusion(place.task(target), recipe, place).choose(names, seed)
-        return {artifact.manifest.task: artifact.manifest.run for artifact in artifacts}
-
-    assert list(chosen(workspace, recipe, "pairs")) == list(TASKS)
-    better = extract("films", quick("adapter", epochs=6), workspace, seed=2).record
-    for seed, record in ((1, adapters["films"]), (2, better)):
-        assert chosen(workspace, recipe, "pairs", seed)["films"] == record.run  # whichever scored better
-    best = max(adapters["films"], better, key=lambda r: (r.dev, r.run))
-    assert chosen(again(workspace), recipe, "pairs", 9)["films"] == best.run
-    named = parse_sources(f"pairs, films@{better.run}", workspace)
-    assert chosen(again(workspace), recipe, "pairs", names=named)["films"] == better.run
-    with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
-        chosen(workspace, quick("fusion", fusion="anchored", encoding="siamese"), "pairs")
-    with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
-        chosen(workspace, quick("fusion", fusion="anchored", adapter="pfeiffer"), "films")
-    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
-    with pytest.raises(PipelineError, match="trained on another backbone .*extract --task films"):
-        chosen(other, recipe, "films")
-    for text, message in (("films,films", "more than once"), (",", "names no task"), ("nope", "unknown task")):
-        with pytest.raises(PipelineError, match=message):
-            parse_sources(text, workspace)
-
-
-def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:
-    for task in ("films", "meals"):
-        extract(task, quick("adapter"), workspace, seed=0, limit=50)
-    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0).record
-    assert (record.own.limit, record.own.train_rows) == (50, 50)
-    fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0, limit=40)
-    assert "should read the rows of stage one" in capsys.readouterr().err
-    fuse("films", quick("fusion", fusion="anchored", epochs=1), workspace, seed=0, limit=50)
-    assert "should read the rows" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("task", "settings"),
     [
@@ -224,18 +184,6 @@ def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, 
         predict("films", source, out, again(workspace), using="fusion", batch_size=64, precision="fp32")
     with pytest.raises(PipelineError, match="was trained for 'meals'"):
         predict("films", source, out, again(workspace), using=adapters["meals"].run, batch_size=64, precision="fp32")
-
-
-def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folder, tmp_path) -> None:
-    file = Path(adapters["films"].artifact) / "adapter.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(PipelineError, match=r"sha256 .*store remove .*extract --task films"):
-        fuse("meals", quick("fusion", fusion="anchored"), again(workspace), seed=1)
-    with pytest.raises(PipelineError, match="sha256"):
-        predict(
-            "films", data_folder / "films" / "dev.csv", tmp_path / "o.csv", again(workspace),
-            using="adapter", batch_size=8, precision="fp32",
-        )  # fmt: skip
 
 
 def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path) -> None:

@@ -164,6 +164,9 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(workspace: Work
         f"films: no adapter {named('d')} in {store}: see python -m pipeline store list",
         f"meals: no adapter {named('c')} in {store}: see python -m pipeline store list",
     ]
+    keep(workspace, "e", "pairs")
+    (problem,) = problems(workspace, "pairs", FUSION.changed({"encoding": "siamese"}), "pairs")
+    assert "encodes pairs as cross, not siamese" in problem and problem.endswith(" --encoding siamese")
 
 
 def test_one_adapter_is_too_few(workspace: Workspace) -> None:

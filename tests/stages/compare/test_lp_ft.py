@@ -64,29 +64,6 @@ def test_it_starts_with_the_probes_head_on_the_pretrained_encoder(
     agree(dataclasses.replace(workspace), "films", record.run, data_folder, tmp_path)
 
 
-def test_a_second_compare_trains_nothing_and_a_killed_one_goes_on(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[str] = []
-    real = TrainingRun.train
-
-    def killed(run: TrainingRun) -> RunRecord:
-        if run.request.kind == "full":
-            raise KeyboardInterrupt
-        trained.append(run.request.kind)
-        return real(run)
-
-    monkeypatch.setattr(TrainingRun, "train", killed)
-    with pytest.raises(KeyboardInterrupt):
-        compare(study(methods=("lp-ft",)), workspace)
-    assert trained == ["frozen"]
-    monkeypatch.setattr(TrainingRun, "train", real)
-    result, _ = compare(study(methods=("lp-ft",)), dataclasses.replace(workspace))
-    monkeypatch.setattr(TrainingRun, "train", lambda _: pytest.fail("trained"))
-    again, _ = compare(study(methods=("lp-ft",)), dataclasses.replace(workspace))
-    assert [entry.run for entry in again.entries] == [entry.run for entry in result.entries]
-
-
 def test_sequential_tuning_may_go_on_from_it(workspace: Workspace) -> None:
     result, _ = compare(
         study(("lp-ft", "on"), ("films", "pairs"), on={"method": "sequential", "of": "lp-ft"}), workspace
