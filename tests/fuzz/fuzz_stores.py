@@ -9,22 +9,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
-from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
-from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, SourceRun, Store
+from pipeline.records.run_record import RunRecord, TaskScore, run_name
+from pipeline.records.store import MANIFEST, Store
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from tests.fuzz.fuzz_documents import ODD_TEXTS, files, near_valid
+from tests.pipeline.records.artifacts import MEANING, SST, STS, save_ensemble, save_fusion
+from tests.pipeline.records.test_ledger import record
 
-ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
-FUSION = "c" * 12
-MEANING = {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"}
+ADAPTERS = {"sst": SST, "sts": STS}
 ROWS = 24
 CELLS: list[tuple[Any, int]] = [(method, seed) for seed in (1, 2) for method in ("full", "adapter")]
 
@@ -40,25 +37,8 @@ RUNS = [run_name(_identity(kind, seed)) for kind, seed in CELLS]
 def make_store(root: Path) -> Store:
     """Two adapters, and a fusion of both."""
     store = Store(root)
-    adapters = [_save(store, run, task, "adapter", ()) for task, run in ADAPTERS.items()]
-    sources = tuple(SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in adapters)
-    _save(store, FUSION, "sts", "fusion", sources)
+    save_fusion(store)
     return store
-
-
-def _save(store: Store, run: str, task: str, kind: Any, sources: tuple[SourceRun, ...]) -> Artifact:
-    manifest = Manifest(
-        kind=kind, task=task, run=run, seed=1, limit=None, recipe=Recipe(encoding="cross"), train_rows="rows",
-        pair=False, meaning=MEANING, metric="accuracy", dev=0.5, dev_rows=9, dev_fingerprint="dev",
-        backbone="nano", backbone_weights="hash of nano", sources=sources,
-    )  # fmt: skip
-
-    def write(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
-        save_file({"down": torch.arange(6.0) + int(run[0], 16)}, folder / "adapter.safetensors")
-        save_file({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, folder / HEAD)
-
-    return store.save(manifest, write)
 
 
 def make_reports(root: Path) -> Ledger:
@@ -71,24 +51,14 @@ def make_reports(root: Path) -> Ledger:
     result = StudyResult(study=study, backbone="nano", entries=tuple(entries))
     (root / "own").mkdir()
     (root / "own" / "study.json").write_text(result.model_dump_json())
-    scores = Scores(rows=ROWS, ensemble=0.5, best=0.5)
-    member = Member(run=RUNS[0], kind="full", backbone="nano", seed=1, weight=1.0, dev=0.5)
-    ensemble = EnsembleRecord(
-        name="best", task="sst", metric="accuracy", meaning=MEANING, rule="mean", members=(member,), best=RUNS[0],
-        considered=(RUNS[0],), chosen_on="half", seed=0, dev_rows="dev", chosen=scores, held_out=scores, provenance={},
-    )  # fmt: skip
-    Ensembles(root).write(ensemble, predictions(0))
+    save_ensemble(root, "best", RUNS[0])
     return ledger
 
 
 def _record(run: str, kind: Any, seed: int) -> RunRecord:
     own = TaskScore(metric="accuracy", dev=0.5, rows=ROWS, recipe=Recipe(trainable=kind, epochs=1), train_rows=9)
-    return RunRecord(
-        run=run, kind=kind, seed=seed, identity=_identity(kind, seed), backbone="nano", best_epoch=1,
-        scores={"sst": own, "sts": TaskScore(metric="pearson", dev=0.1, rows=ROWS)},
-        cost=Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
-        parameters=Parameters(backbone=100, head=5, model=105), provenance={"commit": None, "python": "3"},
-    )  # fmt: skip
+    scores = {"sst": own, "sts": TaskScore(metric="pearson", dev=0.1, rows=ROWS)}
+    return record(run, kind=kind, seed=seed, identity=_identity(kind, seed), best_epoch=1, scores=scores, sources=())
 
 
 def _curve() -> list[dict[str, float | None]]:

@@ -20,7 +20,8 @@ from pipeline.system.errors import printable
 from stages.pretrain import MaskedAccuracy, Pretrained
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_TEXTS, texts
-from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store
+from tests.fuzz.fuzz_stores import ADAPTERS, RUNS, make_reports, make_store
+from tests.pipeline.records.artifacts import FUSED
 
 MOST_LINES, MOST_LETTERS = 40, 500
 
@@ -31,7 +32,7 @@ FILES = [
 ]  # fmt: skip
 NAMES = [
     "films", "meals", "pairs", "films,meals", "films,pairs,films", "sst", "sts", "own", "best", "ensemble:best", "auto",
-    "fusion", "full,adapter", "1,2", "0-1", "default", "demo", "study.toml", "full", "films@" + RUNS[0], FUSION,
+    "fusion", "full,adapter", "1,2", "0-1", "default", "demo", "study.toml", "full", "films@" + RUNS[0], FUSED,
     *ADAPTERS.values(), *RUNS, ",", "1,1", "a ||| b",
 ]  # fmt: skip
 NUMBERS = [
@@ -119,7 +120,7 @@ def stocked(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, dat
     folder = tmp_path_factory.mktemp("stocked") / "folder"
     shutil.copytree(backbone_folder, folder / "backbone")
     shutil.copytree(data_folder, folder / "data")
-    export_artifact(make_store(folder / "store"), FUSION, folder / "export.tar.xz")
+    export_artifact(make_store(folder / "store"), FUSED, folder / "export.tar.xz")
     make_reports(folder / "reports")
     (folder / "task.toml").write_bytes((data_folder / "films" / "task.toml").read_bytes())
     (folder / "recipe.toml").write_text("bottleneck = 8\nepochs = 1\n")

@@ -16,14 +16,14 @@ from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_archives import faulty
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import as_bytes, near_valid, texts
-from tests.fuzz.fuzz_stores import FUSION, make_store
-from tests.pipeline.records.artifacts import contents
+from tests.fuzz.fuzz_stores import make_store
+from tests.pipeline.records.artifacts import FUSED, contents
 from tests.tars import Member, members_of, pack
 
 
 def exported() -> list[Member]:
     with tempfile.TemporaryDirectory() as scratch:
-        export_artifact(make_store(Path(scratch) / "store"), FUSION, Path(scratch) / "export.tar.xz")
+        export_artifact(make_store(Path(scratch) / "store"), FUSED, Path(scratch) / "export.tar.xz")
         return members_of(Path(scratch) / "export.tar.xz")
 
 

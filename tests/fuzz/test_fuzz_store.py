@@ -14,13 +14,14 @@ from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import texts
-from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, Fault, documents_in, faults, json_files, make_store
+from tests.fuzz.fuzz_stores import ADAPTERS, Fault, documents_in, faults, json_files, make_store
+from tests.pipeline.records.artifacts import FUSED
 
 with tempfile.TemporaryDirectory() as scratch:
     MANIFESTS = documents_in(make_store(Path(scratch)).root, MANIFEST)
 
 manifests = json_files(Manifest, MANIFESTS)
-runs = st.sampled_from([*ADAPTERS.values(), FUSION]) | texts
+runs = st.sampled_from([*ADAPTERS.values(), FUSED]) | texts
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +36,14 @@ def use(store: Store, run: str, folder: Path) -> None:
             artifact.verify()
     with suppress(PipelineError):
         store.verify()
-    for named in (run, FUSION):
+    for named in (run, FUSED):
         with suppress(PipelineError):
             store.find(named)
         with suppress(PipelineError):
             store.users_of(named)
         with suppress(PipelineError):
             export_artifact(store, named, folder / "export.tar.xz")
-    for named in (run, FUSION, *ADAPTERS.values()):
+    for named in (run, FUSED, *ADAPTERS.values()):
         with suppress(PipelineError):
             store.remove(named)
 

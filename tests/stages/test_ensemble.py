@@ -14,12 +14,13 @@ from pipeline.cli.app import main
 from pipeline.data.tasks import Task, find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.ensemble import ensemble
+from tests.pipeline.records.test_ledger import OWN, record
 from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
@@ -54,26 +55,19 @@ def finished(
         return {"meaning": each.meaning, "data": {"train": "rows", "dev": dev_rows}}
 
     made = {each.name: predictions(each) for each in (task, *others)}
-    record = RunRecord(
-        run=run,
+    found = record(
+        run,
         kind="multitask" if others else "full",
-        seed=0,
         identity={"tasks": {each.name: part(each) for each in (task, *others)}, "backbone": {"weights": "aa"}},
-        backbone="some/backbone",
-        best_epoch=1,
         scores={
-            name: TaskScore(
-                metric=find_task(name).metric, dev=value, rows=ROWS, recipe=Recipe(trainable="full"), train_rows=10
-            )
+            name: OWN.model_copy(update={"metric": find_task(name).metric, "dev": value, "rows": ROWS})
             for name, (_, value) in made.items()
         },
-        cost=Cost(trainable_parameters=1, seconds=1, examples_per_second=1, peak_memory_mb=1),
-        parameters=Parameters(backbone=1, head=1, model=2),
-        provenance={},
+        sources=(),
     )
     curve = [{"epoch": 1.0, "dev": made[task.name][1]}]
-    ledger.finish(record, curve, {name: table for name, (table, _) in made.items()})
-    return record
+    ledger.finish(found, curve, {name: table for name, (table, _) in made.items()})
+    return found
 
 
 @pytest.fixture

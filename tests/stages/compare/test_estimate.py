@@ -4,31 +4,27 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
+from pipeline.records.run_record import Cost, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.plan import Job, Part
 from stages.compare.progress import Duration, Estimate
+from tests.pipeline.records.test_ledger import record
 
 
-def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
+def run_of(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
     """A run over 96 training and 40 dev rows for two epochs at 32 rows a second, and 10 dev rows a second."""
-    recipe = changes.pop("recipe", Recipe(trainable="adapter" if kind == "adapter" else "full", epochs=2))
+    recipe = Recipe(trainable="adapter" if kind == "adapter" else "full", epochs=2)
     own = TaskScore(metric="accuracy", dev=0.5, rows=40, recipe=recipe, train_rows=96)
     backbone = changes.pop("backbone", workspace.backbone.identity)
     values: dict[str, Any] = {
-        "run": f"{kind}-{tasks[0]}",
         "kind": kind,
-        "seed": 0,
         "identity": {"backbone": backbone, "tasks": {task: {"meaning": {}} for task in tasks}},
-        "backbone": "nano",
-        "best_epoch": 1,
         "scores": dict.fromkeys(tasks, own),
         "cost": Cost(trainable_parameters=1, seconds=14.0, examples_per_second=32.0, peak_memory_mb=1.0),
-        "parameters": Parameters(backbone=1, head=1, model=2),
-        "provenance": {},
+        "sources": (),
     }
-    return RunRecord(**values | changes)
+    return record(**{"run": f"{kind}-{tasks[0]}", **values, **changes})
 
 
 def job(kind: Any, *tasks: str, limit: int | None = None, backbone: str | None = None, **recipe: Any) -> Job:
@@ -39,7 +35,7 @@ def job(kind: Any, *tasks: str, limit: int | None = None, backbone: str | None =
 @pytest.fixture
 def estimate(workspace: Workspace) -> Estimate:
     found = Estimate(workspace)
-    found.learn(record(workspace, "full", "films"))
+    found.learn(run_of(workspace, "full", "films"))
     return found
 
 
@@ -67,7 +63,7 @@ def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
 ) -> None:
     slow = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=16.0, peak_memory_mb=1.0)
     for _ in range(3):
-        estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
+        estimate.learn(run_of(workspace, "full", "films", run="slow", cost=slow))
     assert estimate.learned_from([job("full", "films")]) == 2
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
     monkeypatch.setattr("stages.compare.progress._work", lambda *_: pytest.fail("a record is looked at again"))
@@ -76,7 +72,7 @@ def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
 
 def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspace, estimate: Estimate) -> None:
     slow = Cost(trainable_parameters=1, seconds=140.0, examples_per_second=3.2, peak_memory_mb=1.0)
-    estimate.learn(record(workspace, "full", "pairs", cost=slow))
+    estimate.learn(run_of(workspace, "full", "pairs", cost=slow))
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(14)
     assert estimate.seconds(job("full", "pairs", epochs=2)) == pytest.approx(140)
     assert estimate.seconds(job("full", "meals", epochs=2)) == pytest.approx(77)
@@ -98,14 +94,14 @@ def test_joint_training_takes_as_long_as_its_rule_has_steps(
 ) -> None:
     """Three tasks of 96 rows in three batches each, at 32 rows a second; the scores of 120 rows take 12 seconds."""
     cost = Cost(trainable_parameters=1, seconds=2 * 9 + 2 * 12, examples_per_second=32.0, peak_memory_mb=1.0)
-    estimate.learn(record(workspace, "multitask", "films", "meals", "pairs", cost=cost))
+    estimate.learn(run_of(workspace, "multitask", "films", "meals", "pairs", cost=cost))
     asked = job("multitask", "films", "meals", "pairs", epochs=2, **recipe)
     assert estimate.seconds(asked) == pytest.approx(rows / 32 + 2 * 12)
 
 
 def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) -> None:
     assert estimate.seconds(job("adapter", "films")) is None
-    estimate.learn(record(workspace, "adapter", "films", backbone={"weights": "another"}))
+    estimate.learn(run_of(workspace, "adapter", "films", backbone={"weights": "another"}))
     assert estimate.seconds(job("adapter", "films")) is None
     both = [job("adapter", "films"), job("full", "films", epochs=2)]
     assert estimate.total(both) == Duration(pytest.approx(14), 1)

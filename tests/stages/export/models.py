@@ -12,7 +12,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.fusion import add_fusion
 from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
-from pipeline.records.store import Artifact, Manifest, SourceRun, Store
+from pipeline.records.store import Artifact, SourceRun, Store
 from pipeline.runs.build import assemble, modules_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.weights import save_artifact
@@ -23,6 +23,7 @@ from pipeline.training.objectives import objective_of
 from pipeline.training.predict import mean_outputs
 from stages.export.trained import Texts, Trained
 from tests.nano import SIZES, VOCABULARY
+from tests.pipeline.records.artifacts import manifest
 
 SOURCES = ("meals", "films")
 
@@ -53,13 +54,8 @@ def random_model(backbone: Backbone, task: Task, root: Path, width: int = 8, **s
 
 
 def _recipe(backbone: Backbone, task: Task, settings: dict[str, Any]) -> Recipe:
-    return resolve(
-        Recipe.parse({**SIZES, "fusion_rank": 2, **settings}, "test"),
-        task,
-        "fp32",
-        backbone.max_length,
-        backbone.layers,
-    )
+    recipe = Recipe.parse({**SIZES, "fusion_rank": 2, **settings}, "test")
+    return resolve(recipe, task, "fp32", backbone.max_length, backbone.layers)
 
 
 def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: int = 8) -> Trained:
@@ -69,12 +65,8 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
         add_modules(encoder, [task.name], recipe)
     else:
         for name in SOURCES:
-            settings = {
-                "trainable": "adapter",
-                "adapter": recipe.adapter.kind,
-                "drop_layers": recipe.adapter.drop_layers,
-                "bottleneck": width,
-            }
+            of = recipe.adapter
+            settings = {"trainable": "adapter", "adapter": of.kind, "drop_layers": of.drop_layers, "bottleneck": width}
             source = task_of("films").model_copy(update={"name": name})
             kept = _kept(backbone, source, _recipe(backbone, source, settings), store)
             adapters.append(kept.artifact)
@@ -83,32 +75,13 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
         add_fusion(encoder, {each.manifest.task: modules_of(each) for each in adapters}, recipe, task.name)
     model = assemble(encoder, recipe, task)
     _randomise(model, sum(task.name.encode()))  # a source is unlike the others
-    artifact = save_artifact(
-        store,
-        Manifest(
-            kind="adapter" if recipe.trainable == "adapter" else "fusion",
-            task=task.name,
-            run=f"{len(list(store.root.rglob('manifest.json'))):012x}",
-            seed=1,
-            limit=None,
-            recipe=recipe,
-            train_rows="rows",
-            pair=task.is_pair,
-            meaning=task.meaning,
-            metric=task.metric,
-            dev=0.5,
-            dev_rows=100,
-            dev_fingerprint="dev",
-            backbone=backbone.name,
-            backbone_weights=backbone.weights_hash,
-            sources=tuple(
-                SourceRun(task=each.manifest.task, run=each.manifest.run, digest=each.manifest.digest)
-                for each in adapters
-            ),
-        ),
-        model,
-        [each.manifest.task for each in adapters],
-    )
+    sources = (SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in adapters)
+    described = manifest(
+        f"{len(list(store.root.rglob('manifest.json'))):012x}", task.name, recipe=recipe, pair=task.is_pair,
+        kind="adapter" if recipe.trainable == "adapter" else "fusion", meaning=task.meaning, metric=task.metric,
+        backbone=backbone.name, backbone_weights=backbone.weights_hash, sources=tuple(sources),
+    )  # fmt: skip
+    artifact = save_artifact(store, described, model, [each.manifest.task for each in adapters])
     kind = artifact.manifest.kind
     model.requires_grad_(False).eval()
     return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, artifact, tuple(adapters))
