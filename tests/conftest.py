@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.system import process
-from tests.nano import FAMILIES, save_backbone, write_tasks
+from tests.nano import FAMILIES, add_pair_task, save_backbone, write_tasks
 
 # Set before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -124,6 +124,15 @@ def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Works
     return Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
 
 
+@pytest.fixture(scope="module")
+def place(backbone_folder: Path, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace that the tests of a file share."""
+    from pipeline.runs.workspace import Workspace
+
+    folder = tmp_path_factory.mktemp("place")
+    return Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
+
+
 @pytest.fixture
 def trained_once() -> Iterator[None]:
     """Copy a run that this test trains from an earlier test of this session that has trained the same."""
@@ -166,20 +175,8 @@ def quick() -> Callable[..., Recipe]:
 @pytest.fixture
 def same(data_folder: Path, tmp_path: Path) -> Path:
     """The tasks, and a task "same" of two classes: whether the score of a pair is above 3.5."""
-    import pandas as pd
-
-    folder = tmp_path / "with-same"
-    shutil.copytree(data_folder, folder)
-    own = folder / "same"
-    shutil.copytree(data_folder / "pairs", own)
-    (own / "task.toml").write_text(
-        'name = "same"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\nclasses = ["no", "yes"]\n'
-        'metric = "accuracy"\nmax_length = 24\n'
-    )
-    for split in ("train", "dev"):
-        table = pd.read_csv(own / f"{split}.csv")
-        table["label"] = (table.pop("score") > 3.5).astype(int)
-        table.to_csv(own / f"{split}.csv", index=False)
+    folder = shutil.copytree(data_folder, tmp_path / "with-same")
+    add_pair_task(folder, "same", [3.5], ["no", "yes"])
     return folder
 
 

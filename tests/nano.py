@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 GOOD = ["good", "fine", "great", "lovely", "bright", "warm", "kind"]
@@ -122,3 +123,17 @@ def write_tasks(folder: Path, rows: int = 96) -> Path:
         for split, size in (("train", rows), ("dev", 40)):
             make(size).to_csv(folder / name / f"{split}.csv", index=False)
     return folder
+
+
+def add_pair_task(data: Path, name: str, edges: list[float], classes: list[str], more: str = "") -> None:
+    """Write a task of ``classes`` over the rows of ``pairs``: by the ``edges`` between which their scores lie."""
+    own = data / name
+    own.mkdir()
+    (own / "task.toml").write_text(
+        f'name = "{name}"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\n'
+        f'classes = {classes}\nmetric = "accuracy"\nmax_length = 24\n{more}'
+    )
+    for split in ("train", "dev"):
+        table = pd.read_csv(data / "pairs" / f"{split}.csv")
+        table["label"] = np.searchsorted(edges, table.pop("score"))
+        table.to_csv(own / f"{split}.csv", index=False)

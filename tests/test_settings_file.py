@@ -94,11 +94,6 @@ def test_a_flag_wins_and_a_command_ignores_what_it_has_no_option_for(here: Path,
     assert run("tasks", "list")[2] == "error: none: no such folder (--data, or data in pipeline.toml)\n"
     (here / "mine").mkdir()
     assert run("tasks", "list", "--data", "mine")[0] == 0
-    # tasks check was not asked to count tokens, so a missing backbone is no error.
-    write_tasks(here / "mine", rows=16)
-    assert run("tasks", "check", "mine/films/task.toml")[0] == 0
-    status, out, _ = run("tasks", "check", "mine/films")
-    assert status == 0 and "\ntokens not counted: backbone 'b': " in out
 
 
 def test_several_folders_are_given_by_flags_or_by_the_file(here: Path, run: Command, data_folder: Path) -> None:

@@ -39,24 +39,17 @@ def recipe(**values: Any) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, data_folder: Path) -> Workspace:
-    root = tmp_path_factory.mktemp("experts")
-    return Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
+def fused(place: Workspace) -> RunRecord:
+    return fuse("films", recipe(), place, seed=1, sources="meals", experts=2).record
 
 
 @pytest.fixture(scope="module")
-def fused(workspace: Workspace) -> RunRecord:
-    return fuse("films", recipe(), workspace, seed=1, sources="meals", experts=2).record
+def trained(place: Workspace) -> RunRecord:
+    return fuse("films", recipe(train_experts=True), place, seed=1, sources="meals", experts=2).record
 
 
-@pytest.fixture(scope="module")
-def trained(workspace: Workspace) -> RunRecord:
-    return fuse("films", recipe(train_experts=True), workspace, seed=1, sources="meals", experts=2).record
-
-
-def experts_of(workspace: Workspace, record: RunRecord) -> list[RunRecord]:
-    found = [workspace.ledger.find(source.run) for source in record.sources]
-    return [each for each in found if each is not None]
+def experts_of(place: Workspace, record: RunRecord) -> list[RunRecord]:
+    return [place.ledger.find(source.run) for source in record.sources]
 
 
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
@@ -78,53 +71,51 @@ def test_copies_of_an_adapter_are_that_adapter_and_others_their_mean(
     assert (hidden(both) - hidden(mean)).abs().max() > 1e-2
 
 
-def test_experts_are_the_runs_of_extract_and_nothing_of_their_mean_trains(
-    workspace: Workspace, fused: RunRecord
-) -> None:
-    experts = experts_of(workspace, fused)
+def test_experts_are_the_runs_of_extract_and_nothing_of_their_mean_trains(place: Workspace, fused: RunRecord) -> None:
+    experts = experts_of(place, fused)
     assert [expert.recipe.reshuffle for expert in experts] == [0, 1]
     assert {expert.started_from.task for expert in experts if expert.started_from} == {"meals"}
     quick = Recipe.parse(QUICK, "test")
-    assert extract("films", quick, workspace, seed=1, start_from="meals").record.run == experts[0].run
-    assert not extract("films", quick, workspace, seed=1, start_from="meals").is_new
+    assert extract("films", quick, place, seed=1, start_from="meals").record.run == experts[0].run
+    assert not extract("films", quick, place, seed=1, start_from="meals").is_new
     assert (fused.cost.trainable_parameters, fused.best_epoch) == (0, 0)
-    task = workspace.task("films")
-    heads = [restore_run(each, task, workspace).head.state_dict() for each in (fused, *experts)]
+    task = place.task("films")
+    heads = [restore_run(each, task, place).head.state_dict() for each in (fused, *experts)]
     for name, tensor in heads[0].items():
         torch.testing.assert_close(tensor, (heads[1][name] + heads[2][name]) / 2)
-    again = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="meals", experts=2)
+    again = fuse("films", recipe(), dataclasses.replace(place), seed=1, sources="meals", experts=2)
     assert (again.is_new, again.record.run) == (False, fused.run)
-    assert fuse("films", recipe(), workspace, seed=1, sources="meals", experts=3).record.run != fused.run
+    assert fuse("films", recipe(), place, seed=1, sources="meals", experts=3).record.run != fused.run
 
 
 def test_what_training_makes_of_the_mean_is_kept_only_if_dev_prefers_it(
-    workspace: Workspace, fused: RunRecord, trained: RunRecord
+    place: Workspace, fused: RunRecord, trained: RunRecord
 ) -> None:
     assert trained.cost.trainable_parameters > 0
     assert {each.run for each in trained.sources} == {each.run for each in fused.sources}
-    curve = workspace.ledger.curve(trained.run)
+    curve = place.ledger.curve(trained.run)
     assert curve["dev"].iloc[0] == pytest.approx(fused.dev)
     assert trained.dev >= fused.dev
 
 
 def test_it_predicts_explains_and_prunes_as_any_fusion(
-    workspace: Workspace, fused: RunRecord, data_folder: Path, tmp_path: Path
+    place: Workspace, fused: RunRecord, data_folder: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.parquet"
     dev = data_folder / "films" / "dev.csv"
-    predict("films", dev, out, dataclasses.replace(workspace), using=fused.run, batch_size=7, precision="fp32")
-    found, kept = pd.read_parquet(out), workspace.ledger.predictions(fused.run)
+    predict("films", dev, out, dataclasses.replace(place), using=fused.run, batch_size=7, precision="fp32")
+    found, kept = pd.read_parquet(out), place.ledger.predictions(fused.run)
     assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
 
-    model = load("films", store=workspace.store_root, using=fused.run, backbone=workspace.backbone_name)
+    model = load("films", store=place.store_root, using=fused.run, backbone=place.backbone_name)
     names = [f"films@{source.run}" for source in fused.sources]
     answer = explain(model, TEXT, [])
     assert list(model.adapters) == names == [each["adapter"] for each in answer["without"]]
     assert answer["mean_shares"] == pytest.approx(dict.fromkeys(names, 0.5), abs=1e-5)
-    one = prune("films", workspace, keep=1, using=fused.run).record
+    one = prune("films", place, keep=1, using=fused.run).record
     (left,) = one.sources
     (other,) = (each for each in answer["without"] if each["adapter"] != f"films@{left.run}")
-    alone = load("films", store=workspace.store_root, using=one.run, backbone=workspace.backbone_name)
+    alone = load("films", store=place.store_root, using=one.run, backbone=place.backbone_name)
     assert explain(alone, TEXT, [])["answer"] == [
         {"label": each["label"], "score": pytest.approx(each["score"], abs=1e-5)} for each in other["answer"]
     ]
@@ -132,17 +123,17 @@ def test_it_predicts_explains_and_prunes_as_any_fusion(
 
 @pytest.mark.parametrize(("format", "name"), [("adapterhub", "fused"), ("adapterhub", "trained"), ("onnx", "trained")])
 def test_the_export_answers_as_the_model(
-    format: Any, name: str, workspace: Workspace, tmp_path: Path, request: pytest.FixtureRequest
+    format: Any, name: str, place: Workspace, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The check that export makes of what it wrote fails otherwise."""
     record = request.getfixturevalue(name)
-    made = export("films", tmp_path / "out", dataclasses.replace(workspace), using=record.run, format=format)
+    made = export("films", tmp_path / "out", dataclasses.replace(place), using=record.run, format=format)
     assert made.checked.texts
 
 
-def test_a_changed_expert_is_refused(workspace: Workspace, fused: RunRecord, tmp_path: Path) -> None:
-    shutil.copytree(workspace.store_root, tmp_path / "store")
-    copied = dataclasses.replace(workspace, store_root=tmp_path / "store")
+def test_a_changed_expert_is_refused(place: Workspace, fused: RunRecord, tmp_path: Path) -> None:
+    shutil.copytree(place.store_root, tmp_path / "store")
+    copied = dataclasses.replace(place, store_root=tmp_path / "store")
     fusion = copied.store.find(fused.run)
     file = copied.store.adapters_of(fusion.manifest)[1].folder / "adapter.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -150,9 +141,9 @@ def test_a_changed_expert_is_refused(workspace: Workspace, fused: RunRecord, tmp
         load("films", store=copied.store_root, using=fused.run, backbone=copied.backbone_name)
 
 
-def test_a_row_of_experts_is_the_run_of_fuse_over_a_warm_started_row(workspace: Workspace) -> None:
-    result, _ = compare(study(), workspace)
-    record = {entry.method: workspace.ledger.find(entry.run) for entry in result.entries}
+def test_a_row_of_experts_is_the_run_of_fuse_over_a_warm_started_row(place: Workspace) -> None:
+    result, _ = compare(study(), place)
+    record = {entry.method: place.ledger.find(entry.run) for entry in result.entries}
     warm, experts = record["warm"], record["experts"]
     assert experts.sources[0].run == warm.run and len(experts.sources) == 3
     assert experts.own.test is not None and experts.cost.trainable_parameters == 0
@@ -172,10 +163,10 @@ def test_rows_that_cannot_be_experts_are_refused(row: dict[str, Any]) -> None:
         study(**row)
 
 
-def test_experts_start_from_one_source(workspace: Workspace) -> None:
-    extract("meals", Recipe.parse(QUICK, "test"), workspace, seed=1)
+def test_experts_start_from_one_source(place: Workspace) -> None:
+    extract("meals", Recipe.parse(QUICK, "test"), place, seed=1)
     with pytest.raises(PipelineError, match="best:2"):
-        fuse("films", recipe(), workspace, seed=1, sources="best:2")
+        fuse("films", recipe(), place, seed=1, sources="best:2")
 
 
 def study(**row: Any) -> Study:

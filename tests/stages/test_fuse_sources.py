@@ -85,26 +85,6 @@ def test_a_target_may_have_fewer_rows_than_its_sources(
     assert again == record
 
 
-def test_what_was_finished_before_an_interrupt_is_kept(
-    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = quick("fusion", fusion="gated", epochs=1)
-    original = TrainingRun.train
-
-    def interrupted(run: TrainingRun) -> RunRecord:
-        if run.task.name == "pairs":
-            raise KeyboardInterrupt
-        return original(run)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TrainingRun, "train", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fuse("films", recipe, workspace, seed=1, sources="meals,pairs")
-    order = trained(workspace, monkeypatch)
-    fuse("films", recipe, dataclasses.replace(workspace), seed=1, sources="meals,pairs")
-    assert order == ["adapter pairs", "fusion films"]
-
-
 def test_an_adapter_that_does_not_fit_is_trained_beside_it_and_the_reason_is_said(
     workspace: Workspace,
     quick: Quick,

@@ -400,7 +400,3 @@ def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run:
     broken, own, *others = [line.split() for line in out.splitlines()]
     assert own[:2] == ["mine", "accuracy"] and broken[0] == "broken"
     assert others == [line.split() for line in run("tasks", "list")[1].splitlines()]
-    assert run("tasks", "list", "--data", made / "none")[::2] == (
-        2,
-        f"error: {made / 'none'}: no such folder (--data, or data in pipeline.toml)\n",
-    )

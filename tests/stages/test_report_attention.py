@@ -1,7 +1,6 @@
 """report --attention: maps of the models that are there, in the page, the folder and a table of their numbers."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -20,12 +19,6 @@ from stages.report import maps_of, parse_sentences, report
 from tests.runs import single_run
 
 HOSTILE = 'good <script>alert(1)</script> $x_1$ --> "film" &amp;'
-
-
-@pytest.fixture(scope="module")
-def place(backbone_folder: Path, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    folder = tmp_path_factory.mktemp("attention")
-    return Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,7 @@ from tests.stages.compare.small import QUICK, study
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):
-    root = tmp_path_factory.mktemp("compared")
-    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
+def compared(place):
     small = study(
         methods=["frozen", "full", "sequential", "multitask", "adapter", "fusion"],
         targets=["films", "pairs"],
@@ -43,7 +41,7 @@ def compared(tmp_path_factory, backbone_folder, data_folder):
         dev_limit=30,
         curve={"rows": [24, 48], "methods": ["full", "multitask", "fusion"]},
     )
-    return small, workspace, *compare(small, workspace)
+    return small, place, *compare(small, place)
 
 
 @pytest.mark.slow

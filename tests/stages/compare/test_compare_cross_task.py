@@ -25,6 +25,7 @@ from pipeline.stats.metrics import score
 from stages.compare.compare import compare, dry_run
 from stages.compare.cross_task import read_as, read_on, reading_of, score_across
 from stages.report import report
+from tests.nano import add_pair_task
 from tests.runs import single_run
 
 pytestmark = pytest.mark.usefixtures("trained_once")
@@ -87,16 +88,8 @@ def test_what_the_outputs_do_not_allow_is_not_read(trained: Task, target: Task, 
 @pytest.fixture
 def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
     """Also ``alike``, pairs with two classes for the same sentences as ``pairs``."""
-    data = tmp_path / "data"
-    shutil.copytree(data_folder, data)
-    (data / "alike").mkdir()
-    for split in ("train", "dev"):
-        table = pd.read_csv(data / "pairs" / f"{split}.csv")
-        table.assign(label=(table["score"] > 2.5).astype(int)).to_csv(data / "alike" / f"{split}.csv", index=False)
-    (data / "alike" / "task.toml").write_text(
-        'name = "alike"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\n'
-        'classes = ["no", "yes"]\nsimilar = "yes"\nmetric = "accuracy"\nmax_length = 24\n'
-    )
+    data = shutil.copytree(data_folder, tmp_path / "data")
+    add_pair_task(data, "alike", [2.5], ["no", "yes"], 'similar = "yes"\n')
     return dataclasses.replace(workspace, data=data)
 
 

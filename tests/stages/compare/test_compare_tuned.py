@@ -102,10 +102,8 @@ def test_what_other_tasks_give_may_be_trained_once(where: str, source_seed: int)
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):
-    root = tmp_path_factory.mktemp("tuned")
-    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
-    return workspace, *compare(study(), workspace)
+def compared(place):
+    return place, *compare(study(), place)
 
 
 def trained(workspace: Workspace, kind: str, task: str, seed: int) -> dict[float, Any]:

@@ -38,13 +38,11 @@ def study(rows: dict[str, Any] = ROWS, **values: Any) -> Study:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):
-    root = tmp_path_factory.mktemp("merged")
-    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
-    result, folder = compare(study(), workspace)
+def compared(place):
+    result, folder = compare(study(), place)
     assert [entry.error for entry in result.entries] == [None] * 4
-    records = {entry.method: workspace.ledger.find(entry.run) for entry in result.entries}
-    return workspace, records, folder
+    records = {entry.method: place.ledger.find(entry.run) for entry in result.entries}
+    return place, records, folder
 
 
 def weights(workspace: Workspace, run: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

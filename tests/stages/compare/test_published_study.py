@@ -1,6 +1,5 @@
 """A study beside published tables, from end to end: ensembles of its rows, best epochs, differences of settings."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,12 +61,6 @@ VALUES: dict[str, Any] = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, data_folder: Path) -> Workspace:
-    root = tmp_path_factory.mktemp("published")
-    return Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
 
 
 @pytest.fixture(scope="module")

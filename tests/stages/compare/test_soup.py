@@ -37,16 +37,14 @@ def study(**rows: Any) -> Study:
 
 
 def runs_of(workspace: Workspace, record: RunRecord) -> list[RunRecord]:
-    found = [workspace.ledger.find(source.run) for source in record.sources]
-    return [each for each in found if each is not None]
+    return [workspace.ledger.find(source.run) for source in record.sources]
 
 
 @pytest.fixture
 def joined(workspace: Workspace) -> dict[str, RunRecord]:
     answers = {"method": "ensemble", "of": ["warm"], "experts": 3, "rule": "uniform"}
     result, _ = compare(study(soup=SOUP, answers=answers), workspace)
-    records = {entry.method: workspace.ledger.find(entry.run or entry.error) for entry in result.entries}
-    return {name: record for name, record in records.items() if record is not None}
+    return {entry.method: workspace.ledger.find(entry.run) for entry in result.entries}
 
 
 def test_a_soup_is_the_mean_of_runs_that_start_alike_and_differ(
