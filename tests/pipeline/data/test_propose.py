@@ -293,9 +293,6 @@ def test_dates_are_no_labels_whatever_their_column_is_called(values: list[Any], 
     assert find_columns(rows, "rows.csv").label == ("Sterne" if are_dates else "Datum")
 
 
-def test_a_column_that_is_called_like_a_label_may_be_named() -> None:
+def test_one_of_several_yes_or_no_columns_and_one_that_is_called_like_a_label_may_be_named() -> None:
     assert proposed(table(queue=None, spam=["spam", "ham"]), label="spam").classes == ("ham", "spam")
-
-
-def test_one_of_several_yes_or_no_columns_may_be_named() -> None:
     assert proposed(table(queue=None, toxic=[0, 1], rude=[1, 1, 0]), label="rude").classes == ("0", "1")

@@ -18,7 +18,7 @@ from pipeline.models.layout import lower_states, upper_states
 from pipeline.models.switching import activate
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES
-from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_sources
 
 FORMS = ["gated", "standard", "anchored"]
 WHOLE, PADDED = torch.ones_like(IDS), torch.ones_like(IDS)
@@ -35,18 +35,7 @@ def backbone(request: Any, families: dict[str, Backbone]) -> Backbone:
 @pytest.fixture(scope="module")
 def sources(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Two adapters with weights that matter."""
-    folder = tmp_path_factory.mktemp("sources")
-    for seed, name in enumerate(("meals", "pairs")):
-        encoder = backbone.load()
-        add_modules(encoder, [name], Recipe(bottleneck=8))
-        save_adapter(randomised(encoder, seed), name, folder / name)
-    return {name: saved_modules(name, folder / name) for name in ("meals", "pairs")}
-
-
-def randomised(encoder: Any, seed: int) -> Any:
-    randomise(encoder, "adapters.", seed=seed)
-    randomise(encoder, "adapter_fusion_layer", seed=seed)
-    return encoder
+    return save_sources(backbone, ("meals", "pairs"), tmp_path_factory.mktemp("sources"))
 
 
 def recipe_of(form: Any) -> Recipe:

@@ -18,7 +18,7 @@ from pipeline.models.switching import module_parameter_names
 from pipeline.settings.parts import FusionForm, Merge
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import parameter_groups
-from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_sources, saved_modules
+from tests.pipeline.methods.adapted import hidden, randomise, save_sources
 
 NAMES = ("films", "meals")
 
@@ -138,19 +138,8 @@ def test_ties_is_about_the_start_and_scaled_from_there() -> None:
     assert torch.equal(merge(start.expand(3, -1), start, TIES), start)
 
 
-def saved(backbone: Backbone, folder: Path, seeds: tuple[int, ...]) -> list[SavedModules]:
-    found = []
-    for seed in seeds:
-        encoder = backbone.load()
-        add_adapter(encoder, f"task{seed}", "houlsby", 8)
-        randomise(encoder, f".adapters.task{seed}.", seed=seed)
-        METHODS["houlsby"].save(encoder, f"task{seed}", folder / str(seed))
-        found.append(saved_modules(f"task{seed}", folder / str(seed)))
-    return found
-
-
 def test_the_mean_is_adapterhubs_and_nothing_else_changes(backbone: Backbone, tmp_path: Path) -> None:
-    sources = saved(backbone, tmp_path, (1, 2, 3))
+    sources = [*save_sources(backbone, ("task1", "task2", "task3"), tmp_path).values()]
     encoder, stock = backbone.load(), backbone.load()
     add_modules(encoder, ["films"], sources[0].recipe)
     merge_into(encoder, "films", sources, MEAN)
@@ -169,7 +158,7 @@ def weights(encoder: torch.nn.Module) -> dict[str, Tensor]:
 
 def test_ties_into_a_model_trims_over_the_whole_adapter(backbone: Backbone, tmp_path: Path) -> None:
     """Numbers of all sites compete for the share that stays."""
-    (source,) = saved(backbone, tmp_path, (1,))
+    (source,) = save_sources(backbone, ["task1"], tmp_path).values()
     encoder = backbone.load()
     torch.manual_seed(0)
     add_modules(encoder, ["films"], source.recipe)

@@ -2,7 +2,6 @@
 
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
@@ -10,17 +9,11 @@ from pipeline.settings.recipe import Recipe
 from tests.pipeline.methods.adapted import randomise
 
 RANK = 4
-RECIPE = Recipe(adapter="lora", lora_rank=RANK)
-
-
-def with_lora(backbone: Backbone) -> PreTrainedModel:
-    encoder = backbone.load()
-    add_modules(encoder, ["films"], RECIPE)
-    return encoder
 
 
 def test_it_computes_its_equation_on_query_and_value_alone(backbone: Backbone) -> None:
-    encoder = with_lora(backbone)
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], Recipe(adapter="lora", lora_rank=RANK))
     randomise(encoder, ".loras.films.")
     attention = encoder.encoder.layer[0].attention.self
     x = torch.randn(2, 5, backbone.hidden_size)

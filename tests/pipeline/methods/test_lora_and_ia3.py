@@ -39,12 +39,9 @@ def test_saved_it_loads_the_same_here_and_in_stock_adapterhub(
     torch.testing.assert_close(stock_states(backbone_folder, tmp_path / "films"), hidden(encoder), rtol=1e-5, atol=1e-5)
 
 
-RECIPE = Recipe(adapter="ia3")
-
-
 def test_it_rescales_keys_values_and_the_feed_forward_layer_alone(backbone: Backbone) -> None:
     encoder = backbone.load()
-    add_modules(encoder, ["films"], RECIPE)
+    add_modules(encoder, ["films"], IA3)
     randomise(encoder, ".loras.films.", scale=1.0)
     layer, x = encoder.encoder.layer[0], torch.randn(2, 5, backbone.hidden_size)
     attention, expand = layer.attention.self, layer.intermediate.dense

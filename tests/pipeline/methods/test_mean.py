@@ -45,17 +45,17 @@ def test_a_mean_is_a_gated_fusion_whose_gates_are_one_over_n_and_do_not_train(
 
 
 def test_settings_of_what_does_not_train_have_no_effect() -> None:
-    def resolved(**settings: Any) -> Recipe:
-        return resolve(Recipe(trainable="fusion", fusion="mean", head="linear", **settings), STS, "fp32")  # type: ignore[arg-type]
+    """Below a cosine nothing trains, and the mean is scored as it is."""
 
-    assert resolved(hidden_dropout=0.3, head_learning_rate=0.5) == resolved(learning_rate=0.5) != resolved()
+    def resolved(head: Any, **settings: Any) -> Recipe:
+        return resolve(
+            Recipe.parse({"trainable": "fusion", "fusion": "mean", "head": head, **settings}, ""), STS, "fp32"
+        )
 
-
-def test_below_a_cosine_nothing_trains_and_the_mean_is_scored_as_it_is() -> None:
-    def resolved(**settings: Any) -> Recipe:
-        recipe = Recipe(trainable="fusion", fusion="mean", head="cosine", **settings)  # type: ignore[arg-type]
-        return resolve(recipe, STS, "fp32")
-
-    assert resolved().score_start and resolved().identity["fusion"] == "mean"
-    assert resolved(epochs=9, learning_rate=0.5, best_sources=3) == resolved(best_sources=3) != resolved()
-    assert not resolve(Recipe(trainable="fusion", fusion="mean", head="linear"), STS, "fp32").score_start  # type: ignore[arg-type]
+    assert resolved("linear", hidden_dropout=0.3, head_learning_rate=0.5) == resolved("linear", learning_rate=0.5)
+    assert resolved("linear", learning_rate=0.5) != resolved("linear") and not resolved("linear").score_start
+    plain = resolved("cosine")
+    assert plain.score_start and plain.identity["fusion"] == "mean"
+    assert (
+        resolved("cosine", epochs=9, learning_rate=0.5, best_sources=3) == resolved("cosine", best_sources=3) != plain
+    )

@@ -10,24 +10,16 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.registry import METHODS, add_modules
 from pipeline.models.backbone import Backbone
-from pipeline.models.switching import module_parameter_names
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import IDS, hidden, stock_states
-
-SIZES: dict[str, Any] = {"unipelt_bottleneck": 8, "unipelt_prefix": 4, "unipelt_rank": 2}
-RECIPE = Recipe(adapter="unipelt", **SIZES)
+from tests.nano import SIZES
+from tests.pipeline.methods.adapted import IDS, hidden, randomise, stock_states
 
 
-def with_unipelt(backbone: Backbone, recipe: Recipe = RECIPE) -> PreTrainedModel:
+def with_unipelt(backbone: Backbone) -> PreTrainedModel:
     """An encoder whose gates differ from token to token."""
     encoder = backbone.load()
-    add_modules(encoder, ["films"], recipe)
-    generator = torch.Generator().manual_seed(0)
-    own = module_parameter_names(encoder)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if name in own:
-                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    add_modules(encoder, ["films"], Recipe.parse({"adapter": "unipelt", **SIZES}, "test"))
+    randomise(encoder, "films", scale=0.5)
     return encoder
 
 

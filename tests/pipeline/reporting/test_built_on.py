@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.records.store import SourceRun
 from pipeline.reporting.build import build_report, markdown
-from pipeline.reporting.report import Cell, Report
+from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.transfer import built_on_table
 from pipeline.settings.recipe import Recipe
@@ -63,21 +63,16 @@ def test_an_adapters_steps_that_are_not_known_are_not_counted_as_none(own: Synth
     assert lines_of(own)["fusion", "sst"]["steps"].text == "-"
 
 
-def coin_flips(folder: Path) -> Report:
-    """A fusion that trains on after its adapter, over a source that knows nothing, and so ends far above it."""
-    study = make(folder, methods=["full", "adapter", "fusion"], targets=["sst"], sources=["imdb"])
+def test_a_fusion_over_coin_flips_is_not_said_to_gain_from_them(tmp_path: Path) -> None:
+    """It trains on after its adapter, over a source that knows nothing, and so ends far above it."""
+    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst"], sources=["imdb"])
     study.add("full", "sst", 1, 0.6)
     own, coins = study.add("adapter", "sst", 1, 0.4), study.record("adapter", "imdb", 1, 0.2)
     read = tuple(SourceRun(task=one.task, run=one.run, digest="a" * 64) for one in (coins, own))
-    weights = pd.DataFrame(
-        [(0, "ffn", t, 0.5) for t in ("imdb", "sst")], columns=["layer", "site", "adapter", "weight"]
-    )
+    columns = ["layer", "site", "adapter", "weight"]
+    weights = pd.DataFrame([(0, "ffn", task, 0.5) for task in ("imdb", "sst")], columns=columns)
     study.add("fusion", "sst", 1, 0.6, sources=read, start=own.dev, anchor="sst", attention=weights)
-    return build_report(study.result, study.ledger, folder / "out")
-
-
-def test_a_fusion_over_coin_flips_is_not_said_to_gain_from_them(tmp_path: Path) -> None:
-    report = coin_flips(tmp_path)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
     told = [
         *report.verdict,
         *report.summary,

@@ -187,11 +187,3 @@ def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:
     assert page.open == []
     assert page.all("details") == []
     assert any("nothing to compare" in text for text in page.text_of("p"))
-
-
-def test_the_same_report_gives_the_same_page_but_for_the_date(report: Report, folder: Path, content: str) -> None:
-    def undated(text: str) -> str:
-        return re.sub(r"Written [^<]*", "", text)
-
-    assert undated(read(report, folder)) == undated(content)
-    assert undated(content) != content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,18 +105,6 @@ def test_the_keyboard_sorts(show: Callable[..., Opened], key: str) -> None:
     table.get_by_role("button", name="sst").focus()
     page.keyboard.press(key)
     assert rows(table)[0] == "adapter"
-
-
-def test_every_link_leads_to_something_on_the_page(show: Callable[..., Opened]) -> None:
-    page = show("hostile").page
-    links = page.eval_on_selector_all("a", "links => links.map(a => a.getAttribute('href'))")
-    assert len(links) > 20
-    missing = page.evaluate(
-        """links => links.filter(link => !link.startsWith('data:text/csv;')
-            && !(link.startsWith('#') && document.getElementById(decodeURIComponent(link.slice(1)))))""",
-        links,
-    )
-    assert missing == []
 
 
 def test_a_value_of_one_run_leads_to_the_run_and_opens_it(show: Callable[..., Opened]) -> None:
@@ -298,14 +285,3 @@ def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable
     page.locator("#table-main").get_by_role("link", name="0.500 ± 0.002").click()
     assert page.url.endswith("#run-full-sst-1")
     assert page.locator("[id='run-full-sst-1'] summary").is_visible()
-
-
-@pytest.mark.long
-def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:
-    """Their numbers are those of the runs' tables: what is added does not grow with the points."""
-    text = files["plain"].read_text()
-    attributes = sum(map(len, re.findall(r' data-row="[^"]*" data-task="[^"]*"', text)))
-    code = text[text.index("// Curves of several runs") : text.index("// A link to a run opens it.")]
-    style = "".join(line for line in text.splitlines() if line.startswith("#curves"))
-    assert attributes < 60 * 12
-    assert len(code) + len(style) < 7000  # a study of 100 runs has a page of 400 KB and more

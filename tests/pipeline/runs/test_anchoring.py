@@ -16,7 +16,6 @@ from pipeline.settings.recipe import Recipe
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.prune import prune
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
@@ -104,22 +103,3 @@ def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> No
     )
     kept = workspace.ledger.predictions(own.run)["prediction"]
     assert pd.read_csv(output)["prediction"].tolist() == kept.map({0: "bad", 1: "good"}).tolist()
-
-
-def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Quick) -> None:
-    stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED, pairs=UNTRAINED)
-    record = fuse(
-        "films", quick("fusion", fusion="anchored", epochs=1, pooling="cls", learning_rate=1e-4), workspace, seed=0
-    ).record
-    pruned = prune("films", workspace, keep=2, using=record.run).record
-    assert len(pruned.sources) == 2
-    assert workspace.data is not None
-    written = predict(
-        "films",
-        workspace.data / "films" / "dev.csv",
-        workspace.reports / "out.csv",
-        workspace,
-        using=pruned.run,
-        **FP32,
-    )
-    assert written.rows == 40

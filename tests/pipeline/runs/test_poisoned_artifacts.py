@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger
-from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store
+from pipeline.records.store import MANIFEST, Artifact, SourceRun, Store
 from pipeline.runs import restore as build
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import Part, RunRequest
@@ -25,6 +25,7 @@ from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
 from tests.nano import SIZES
+from tests.pipeline.records.artifacts import manifest
 from tests.poison import POISONS
 
 SMALL = {**SIZES, "fusion_rank": 4}
@@ -101,29 +102,13 @@ def make(
     request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
     parts = {task: Part(TASKS[task], recipe)}
     model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
-    manifest = Manifest(
-        kind=kind,  # type: ignore[arg-type]
-        task=task,
-        run=f"{number:012x}",
-        seed=number,
-        limit=None,
-        recipe=recipe,
-        train_rows="",
-        pair=False,
-        meaning=TASKS[task].meaning,
-        metric="accuracy",
-        dev=0.5,
-        dev_rows=100,
-        dev_fingerprint="dev",
-        backbone=backbone.name,
-        backbone_weights=backbone.weights_hash,
-        sources=tuple(
-            SourceRun(task=each.manifest.task, run=each.manifest.run, digest=each.manifest.digest)
-            for each in request.adapters
-        ),
-    )
-
-    return save_artifact(store, manifest, model, SOURCES if is_fusion else ()), model.eval()
+    sources = (each.manifest for each in request.adapters)
+    described = manifest(
+        f"{number:012x}", task, kind=kind, seed=number, recipe=recipe, pair=False, meaning=TASKS[task].meaning,
+        backbone=backbone.name, backbone_weights=backbone.weights_hash,
+        sources=tuple(SourceRun(task=each.task, run=each.run, digest=each.digest) for each in sources),
+    )  # fmt: skip
+    return save_artifact(store, described, model, SOURCES if is_fusion else ()), model.eval()
 
 
 def place(store: Store, backbone: Backbone) -> Workspace:
@@ -241,19 +226,10 @@ def test_what_is_left_out_in_prediction_is_checked_too(
 # AdapterHub's configurations.
 
 
-def setting(**values: object) -> Callable[[str], str]:
+def setting(*, without: str = "", **values: object) -> Callable[[str], str]:
     def change(text: str) -> str:
         config = json.loads(text)
-        config["config"] |= values
-        return json.dumps(config)
-
-    return change
-
-
-def without(key: str) -> Callable[[str], str]:
-    def change(text: str) -> str:
-        config = json.loads(text)
-        del config["config"][key]
+        config["config"] = {name: own for name, own in (config["config"] | values).items() if name != without}
         return json.dumps(config)
 
     return change
@@ -282,13 +258,13 @@ ADAPTER_CONFIGS = {
     "gates": setting(use_gating=True),
     "fewer layers": setting(leave_out=[0]),
     "strange layers": setting(leave_out={"0": 1}),
-    "no activation": without("non_linearity"),
+    "no activation": setting(without="non_linearity"),
 }
 FUSION_CONFIGS = {
     **CONFIGS,
     "no values": setting(value=False),
     "a temperature": setting(temperature=True),
-    "no key": without("key"),
+    "no key": setting(without="key"),
 }
 PREFIX_CONFIGS = {**CONFIGS, "another length": setting(prefix_length=2), "not flat": setting(flat=False)}
 

@@ -17,8 +17,6 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.devices import make_accelerator
-from pipeline.training.terms import Terms, terms_of
-from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.runs import Stopped, joint_run, single_run, stop_at
@@ -31,18 +29,6 @@ def make(workspace: Workspace, quick: Quick, trainable: str, task: str, **settin
     kind = {"head": "frozen"}.get(trainable, trainable)
     recipe = quick(trainable, **{"epochs": 1, "learning_rate": 1e-2, **settings})
     return single_run(workspace, kind, task, recipe, seed=1, limit=40)
-
-
-def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick: Quick) -> None:
-    """The same run, under the same name, and a loss without a term: no random number is drawn for one."""
-    plain = make(workspace, quick, "adapter", "films")
-    off = make(workspace, quick, "adapter", "films", smart=0, smart_direction="gradient", smart_radius=0.1, bregman=0)
-    assert (off.recipe, off.name) == (plain.recipe, plain.name)
-
-    def never(*_: Any) -> Any:
-        raise AssertionError("asked for")
-
-    assert terms_of(Regularised(off.recipe, torch.nn.Linear(1, 1), never, never, never)) == Terms()
 
 
 @pytest.mark.parametrize(

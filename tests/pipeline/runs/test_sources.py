@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,16 @@ def keep(workspace: Workspace, run: str, task: str = "films", **values: Any) -> 
     """The manifest of an adapter, in the store without its files; ``recipe`` holds what differs in its recipe."""
     recipe = Recipe(trainable="adapter", **{"encoding": "cross", **values.pop("recipe", {})})
     settings = {
-        "kind": "adapter", "seed": 1, "limit": None, "dev": 0.5, "dev_rows": 100, "dev_fingerprint": "dev",
         "train_rows": sha256_text("rows"),
-        "pair": task == "pairs", "metric": "accuracy", "backbone": "nano",
-        "backbone_weights": workspace.backbone.weights_hash, "files": {"head.safetensors": sha256_text(run)},
-        "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
-    }  # fmt: skip
-    manifest = Manifest(task=task, run=named(run), recipe=recipe, **settings | values)
-    folder = workspace.store_root / manifest.place
+        "pair": task == "pairs",
+        "backbone_weights": workspace.backbone.weights_hash,
+        "files": {"head.safetensors": sha256_text(run)},
+    }
+    kept = manifest(named(run), task, recipe=recipe, **settings | values)
+    folder = workspace.store_root / kept.place
     folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json")))
-    return manifest
+    (folder / MANIFEST).write_text(kept.model_dump_json())
+    return kept
 
 
 def named(run: str) -> str:

@@ -84,26 +84,15 @@ def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
         ({"tune": {"pal_size": [12]}, "recipe": {"pal": {"size": 24}}}, "rows.full.tune.pal_size:"),
         ({"tune": {"epochs": [2]}, "tasks": {"sst": {"epochs": 3}}}, "rows.full.tune.epochs:"),
         ({"tune": {"epochs": [2, 3]}, "grid": {"epochs": [4]}}, "rows.full-1.tune.epochs:"),
+        ({"of_study": {"tune": {"ful": {"epochs": [1]}}}}, "tune.ful"),
+        ({"of_study": {"tune": {"full": {"epochs": [0, 1]}}}}, "rows.full.tune.epochs:"),
+        ({"of_study": {"tune_on": "seed 1"}}, "tune_on:"),
     ],
     ids=lambda value: shortened(value),
 )
 def test_what_cannot_be_tuned_is_told_once(row: dict[str, Any], told: str) -> None:
+    own = {key: value for key, value in row.items() if key != "of_study"}
     with pytest.raises(PipelineError) as caught:
-        parse(row)
+        parse(own, **row.get("of_study", {}))
     assert told in str(caught.value)
     assert str(caught.value).startswith("small.toml: 1 problem\n")
-
-
-@pytest.mark.parametrize(
-    ("study", "told"),
-    [
-        ({"tune": {"ful": {"epochs": [1]}}}, "tune.ful"),
-        ({"tune": {"full": {"epochs": [0, 1]}}}, "rows.full.tune.epochs:"),
-        ({"tune_on": "seed 1"}, "tune_on:"),
-    ],
-    ids=lambda value: shortened(value),
-)
-def test_what_a_study_cannot_tune_is_told(study: dict[str, Any], told: str) -> None:
-    with pytest.raises(PipelineError) as caught:
-        parse({}, **study)
-    assert told in str(caught.value)

@@ -311,13 +311,10 @@ def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("write", [new_file, new_folder])
-def test_a_place_that_cannot_be_written_is_named(write: object, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(write: Writer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    opened = new_file if write is new_file else new_folder
-    with (
-        pytest.raises(PipelineError, match="cannot write .*file: there is a file where a folder is needed"),
-        opened(tmp_path / "file" / "below"),
-    ):
+    message = "cannot write .*file: there is a file where a folder is needed"
+    with pytest.raises(PipelineError, match=message), write(tmp_path / "file" / "below"):
         pass
 
 

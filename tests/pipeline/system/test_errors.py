@@ -192,13 +192,6 @@ def test_a_bug_stays_a_bug(tmp_path: Path) -> None:
         read_model(Broken, file, "")
 
 
-def nested() -> object:
-    value: list[object] = []
-    for _ in range(10**5):
-        value = [value]
-    return value
-
-
 def test_a_model_is_parsed_once_until_its_file_changes(tmp_path: Path) -> None:
     file, files = tmp_path / "point.json", ModelFiles(Point, "write it again")
     assert files.read(file) is None

@@ -32,9 +32,8 @@ class Model(nn.Module):
         return self.head(self.backbone(inputs))
 
 
-def train(model: Model, penalties: Sequence[Penalty], stop_at: int = 0, **settings: Any) -> None:
-    """In two pieces a step."""
-    toy.train(model, pieces=2, loss=toy.stopping(stop_at), weight_decay=0, penalties=penalties, **settings)
+def train(model: Model, penalties: Sequence[Penalty]) -> None:
+    toy.train(model, pieces=2, weight_decay=0, penalties=penalties)
 
 
 def regularised(recipe: Recipe, model: nn.Module) -> Regularised:

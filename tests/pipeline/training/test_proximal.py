@@ -27,15 +27,14 @@ def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
     return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, never))
 
 
-def train(model: nn.Module, weight: float | None, stop_at: int = 0, **settings: Any) -> Progress:
+def train(model: nn.Module, weight: float | None) -> Progress:
     """In two pieces a step, without the term where there is no ``weight``."""
     terms = [] if weight is None else [proximal(model, weight)]
 
     def objective(outputs: Tensor, piece: Piece) -> Tensor:
         return F.mse_loss(outputs.squeeze(-1), toy.Y[piece.batch["rows"]])
 
-    loss = toy.stopping(stop_at, loss_with(forward, objective, terms))
-    return toy.train(model, pieces=2, loss=loss, companions=terms, **settings)
+    return toy.train(model, pieces=2, loss=loss_with(forward, objective, terms), companions=terms)
 
 
 def test_the_term_is_zero_before_the_first_step_in_evaluation_mode() -> None:

@@ -21,7 +21,7 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
 from pipeline.training.terms.smart import Smoothness, perturbation, perturbed
 from pipeline.training.terms.term import Regularised, class_divergence, divergence_of, squared_error
-from tests.pipeline.methods.adapted import add_adapter
+from tests.pipeline.methods.adapted import add_adapter, randomise
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
 BATCH = {
@@ -227,11 +227,8 @@ def test_gradients_reach_the_embeddings_through_frozen_adapters_and_fusion(encod
     names = ["films", "meals"]
     for name in names:
         add_adapter(encoder, name, "houlsby", 8)
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if "adapter_up" in name or "adapter_down" in name:
-                parameter.normal_(0, 0.3)
+    randomise(encoder, "adapter_up", seed=5)
+    randomise(encoder, "adapter_down", seed=6)
     encoder.add_adapter_fusion(Fuse(*names))
     encoder.set_active_adapters(Fuse(*names))
     encoder.requires_grad_(False)
