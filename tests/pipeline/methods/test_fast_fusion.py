@@ -61,6 +61,12 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 50, (3, 7)), "attention_mask": mask}
 
 
+def predicted(model: Any) -> Tensor:
+    model.eval()
+    with torch.inference_mode():
+        return model(**batch()).last_hidden_state
+
+
 def outputs_and_gradients(model: Any, implementation: Any) -> tuple[Tensor, dict[str, Tensor]]:
     use_fusion_implementation(model, implementation)
     model.zero_grad()
@@ -182,24 +188,17 @@ def test_attention_is_that_of_stock_also_in_bf16() -> None:
 
 
 def test_prediction_follows_a_change_of_the_weights() -> None:
-    model = fused_model().eval()
-
-    def predicted(implementation: Any) -> Tensor:
-        use = {"stock": "stock", "fast": None}[implementation]
-        if use:
-            use_fusion_implementation(model, "stock")
-        with torch.inference_mode():
-            return model(**batch()).last_hidden_state
-
+    model = fused_model()
     use_fusion_implementation(model, "fast")
-    before = predicted("fast")
+    before = predicted(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "adapter_fusion_layer" in name:
                 parameter.add_(0.1 * torch.randn_like(parameter))  # a constant would vanish in the LayerNorm
-    after = predicted("fast")  # through the sites that hold folded weights of before
+    after = predicted(model)  # through the sites that hold folded weights of before
     assert (before - after).abs().max() > 1e-2
-    torch.testing.assert_close(after, predicted("stock"), rtol=0, atol=1e-12)
+    use_fusion_implementation(model, "stock")
+    torch.testing.assert_close(after, predicted(model), rtol=0, atol=1e-12)
 
 
 def test_prediction_between_training_steps_follows_the_optimiser() -> None:
@@ -207,22 +206,16 @@ def test_prediction_between_training_steps_follows_the_optimiser() -> None:
     model = fused_model(dropout=0.0)
     use_fusion_implementation(model, "fast")
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
-
-    def predicted() -> Tensor:
-        model.eval()
-        with torch.inference_mode():
-            return model(**batch()).last_hidden_state
-
-    before = predicted()
+    before = predicted(model)
     for _ in range(2):
         hidden = model.train()(**batch()).last_hidden_state
         (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
         optimizer.step()
-        after = predicted()
+        after = predicted(model)
         assert (after - before).abs().max() > 1e-3
         before = after
     use_fusion_implementation(model, "stock")
-    torch.testing.assert_close(after, predicted(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(after, predicted(model), rtol=0, atol=1e-10)
 
 
 def test_another_fusion_over_as_many_adapters_is_another_bank() -> None:
@@ -255,14 +248,9 @@ def moved(parameter: nn.Parameter) -> Tensor:
 @pytest.mark.parametrize("change", ["its data", "in place", "another parameter", "a fused step"])
 def test_prediction_follows_a_change_of_the_adapters(part: str, change: str) -> None:
     """Under a fusion that stays as it is."""
-    model = fused_model(dropout=0.0).eval()
-
-    def predicted() -> Tensor:
-        with torch.inference_mode():
-            return model(**batch()).last_hidden_state
-
+    model = fused_model(dropout=0.0)
     use_fusion_implementation(model, "fast")
-    before = predicted()
+    before = predicted(model)
     own = {name: each for name, each in model.named_parameters() if ".adapters." in name and name.endswith(part)}
     assert len(own) == 4 * 3
     if change == "a fused step":  # in the stock form; it raises no version
@@ -280,10 +268,10 @@ def test_prediction_follows_a_change_of_the_adapters(part: str, change: str) -> 
                 parameter.copy_(moved(parameter))
         elif change == "another parameter":
             setattr(model.get_submodule(module), kind, nn.Parameter(moved(parameter), requires_grad=False))
-    after = predicted()
+    after = predicted(model)
     assert (before - after).abs().max() > 1e-3
     use_fusion_implementation(model, "stock")
-    torch.testing.assert_close(after, predicted(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(after, predicted(model), rtol=0, atol=1e-12)
 
 
 def test_a_moved_model_is_joined_again() -> None:

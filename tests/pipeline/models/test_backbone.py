@@ -303,29 +303,6 @@ RUNNING: list[tuple[Damage, str]] = [
 
 
 @pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is unpickled, whatever becomes of a refusal."""
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("a pickle was read")
-
-    monkeypatch.setattr(torch, "load", never)
-
-
-@pytest.mark.parametrize(("damage", "message"), RUNNING)
-def test_a_folder_that_would_run_code_is_refused(
-    damage: Damage, message: str, backbone_folder: Path, tmp_path: Path, unread: None
-) -> None:
-    folder = shutil.copytree(backbone_folder, tmp_path / "evil")
-    damage(folder)
-    (folder / "evil.py").write_text(CODE)
-    with pytest.raises(PipelineError) as refused:
-        open_backbone(str(folder))
-    assert message in str(refused.value)
-    assert len(str(refused.value)) < 600
-
-
-@pytest.fixture
 def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of the repository ``someone/encoder`` as the Hub's cache holds them; the Hub itself is out of reach."""
     repository = tmp_path / "hub" / "models--someone--encoder"
@@ -337,18 +314,24 @@ def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return files
 
 
-def test_a_repository_of_the_hub_is_loaded(hub: Path, backbone: Backbone) -> None:
-    opened = open_backbone("someone/encoder")
-    assert opened.identity == backbone.identity
-
-
+@pytest.mark.parametrize("is_on_the_hub", [False, True])
 @pytest.mark.parametrize(("damage", "message"), RUNNING)
-def test_a_repository_that_would_run_code_is_refused(damage: Damage, message: str, hub: Path, unread: None) -> None:
+def test_what_would_run_code_is_refused(
+    damage: Damage, message: str, is_on_the_hub: bool, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is unpickled, whatever becomes of the refusal."""
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
     damage(hub)
     (hub / "evil.py").write_text(CODE)
     with pytest.raises(PipelineError) as refused:
-        open_backbone("someone/encoder")
+        open_backbone("someone/encoder" if is_on_the_hub else str(hub))
     assert message in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
+def test_a_repository_of_the_hub_is_loaded(hub: Path, backbone: Backbone) -> None:
+    opened = open_backbone("someone/encoder")
+    assert opened.identity == backbone.identity
 
 
 def test_a_sentencepiece_tokenizer_says_what_to_install(

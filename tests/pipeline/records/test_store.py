@@ -117,20 +117,15 @@ def test_a_manifest_that_lists_no_files_vouches_for_nothing(store: Store) -> Non
         read()
 
 
+def replace(folder: Path, make: Callable[[Path], object]) -> None:
+    (folder / MANIFEST).unlink()
+    make(folder / MANIFEST)
+
+
 def harm(artifact_folder: Path, **values: Any) -> None:
     """Write values into a manifest, as nobody but an attacker or another version would."""
     file = artifact_folder / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-def a_folder_in_its_place(folder: Path) -> None:
-    (folder / MANIFEST).unlink()
-    (folder / MANIFEST).mkdir()
-
-
-def a_pipe_in_its_place(folder: Path) -> None:
-    (folder / MANIFEST).unlink()
-    os.mkfifo(folder / MANIFEST)
 
 
 HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -139,8 +134,8 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not text": (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), "not UTF-8 text"),
     "cut": (lambda folder: (folder / MANIFEST).write_bytes(b'{"kind": "adapter"'), "cannot be read"),
     "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
-    "a folder": (a_folder_in_its_place, "there is a folder where a file is needed"),
-    "a pipe": (a_pipe_in_its_place, "not a regular file"),
+    "a folder": (lambda folder: replace(folder, Path.mkdir), "there is a folder where a file is needed"),
+    "a pipe": (lambda folder: replace(folder, os.mkfifo), "not a regular file"),
     **{
         f"means {meaning}": (lambda folder, meaning=meaning: harm(folder, meaning=meaning), f"meaning: {reason}")
         for meaning, reason in (

@@ -133,17 +133,13 @@ def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None
     assert {str(only(each)) for duel in duels(runs_of(study)) for each in duel.best.values()} == {"adapter"}
 
 
-def two_fusions(folder: Path) -> StudyRuns:
+def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp_path: Path) -> None:
     rows = {"other": {"method": "fusion", "title": "leading one"}, "second": {"method": "fusion"}}
     methods = ["full", "adapter", "other", "second"]
-    study = make(folder, methods=methods, targets=["sst"], sources=["imdb"], rows=rows, scoring="half")
+    study = make(tmp_path, methods=methods, targets=["sst"], sources=["imdb"], rows=rows, scoring="half")
     for row, quality in (("full", 0.5), ("adapter", 0.4), ("other", 0.8), ("second", 0.82)):
         study.add(row, "sst", 1, quality)
-    return runs_of(study)
-
-
-def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp_path: Path) -> None:
-    runs = two_fusions(tmp_path)
+    runs = runs_of(study)
     assert leading_fusion(runs) == Line("other")
     for line in ("other", "second"):
         own = [duel for duel in duels(runs) if duel.line == Line(line)]
@@ -314,11 +310,7 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     assert bool(calls) == bool(told) == says == close
     for call in calls:
         duel = call.duel
-        assert (call.target, str(only(call.selected)), str(call.other)) == (
-            "mr",
-            "adapter",
-            "full",
-        )
+        assert (call.target, str(only(call.selected)), str(call.other)) == ("mr", "adapter", "full")
         assert duel.comparison is not None and duel.comparison.verdict == "better" != call.comparison.verdict
         family = len([each for each in duels(runs) if each.comparison is not None])
         changed = mean_difference([*duel.parts.values()])

@@ -3,7 +3,7 @@
 import itertools
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -610,6 +610,22 @@ def test_a_kill_costs_a_tenth_of_a_run_or_a_minute_and_writing_next_to_nothing(
     assert written[-1] == now
 
 
+class Signalled:
+    """``function``, in one of whose calls, counted from 1, a signal arrives."""
+
+    def __init__(self, function: Callable[..., Any], at: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.function, self.at, self.number = function, at, number
+        self.begun = self.ended = 0
+
+    def __call__(self, *given: Any) -> Any:
+        self.begun += 1
+        if self.begun == self.at:
+            signal.raise_signal(self.number)
+        value = self.function(*given)
+        self.ended += 1
+        return value
+
+
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
@@ -619,33 +635,20 @@ def test_an_interrupt_keeps_the_step_that_is_under_way(
     """And the run that resumes ends bit for bit as one that was never interrupted."""
     monkeypatch.setattr("pipeline.training.checkpoint._SOONEST", 1e9)  # only the interrupt keeps anything
     whole, resumed = make_model(), make_model()
-    expected = train(whole)
-    steps = 0
-
-    def interrupted(model: nn.Module, piece: Piece) -> Tensor:
-        nonlocal steps
-        steps += 1
-        if steps == stop_at:
-            signal.raise_signal(number)
-        return squared_error(model, piece)
-
+    expected, interrupted = train(whole), Signalled(squared_error, stop_at, number)
     file = tmp_path / "state.safetensors"
     with command_handlers(), pytest.raises(KeyboardInterrupt):
         train(make_model(), loss=interrupted, checkpoint_file=file)
-    assert steps == stop_at
+    assert interrupted.ended == stop_at
     found = train(resumed, loss=interrupted, checkpoint_file=file)
-    assert steps == EPOCHS * 7  # none is taken twice
+    assert interrupted.ended == EPOCHS * 7  # none is taken twice
     assert comparable(found.curve) == comparable(expected.curve)
     assert equal(weights(resumed), weights(whole))
 
 
 def test_an_interrupt_beside_a_broken_loss_does_not_keep_what_is_broken(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
-
-    def breaking(model: nn.Module, piece: Piece) -> Tensor:
-        signal.raise_signal(signal.SIGINT)
-        return squared_error(model, piece) * float("nan")
-
+    breaking = Signalled(lambda *given: squared_error(*given) * float("nan"), 1)
     with command_handlers(), pytest.raises(KeyboardInterrupt):
         train(make_model(), loss=breaking, checkpoint_file=file)
     assert not file.exists()
@@ -655,22 +658,13 @@ def test_an_interrupt_beside_a_broken_loss_does_not_keep_what_is_broken(tmp_path
 def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"checkpoint_file": tmp_path / "state.safetensors", "score_start": True}
     whole, resumed = make_model(), make_model()
-    expected = train(whole, evaluate=lambda model: weights(model)[0].sum().item(), score_start=True)
-    seen, ended = 0, False
-
-    def evaluate(model: nn.Module) -> float:
-        nonlocal seen, ended
-        seen += 1
-        if seen == stop_at:
-            signal.raise_signal(signal.SIGTERM)
-            ended = True
-        return weights(model)[0].sum().item()
-
+    evaluate = Signalled(lambda model: weights(model)[0].sum().item(), stop_at)
+    expected = train(whole, evaluate=evaluate.function, score_start=True)
     with command_handlers(), pytest.raises(KeyboardInterrupt):
         train(make_model(), evaluate=evaluate, **settings)
-    assert not ended
+    assert evaluate.ended == stop_at - 1
     found = train(resumed, evaluate=evaluate, **settings)
-    assert seen == EPOCHS + 2
+    assert (evaluate.begun, evaluate.ended) == (EPOCHS + 2, EPOCHS + 1)
     assert comparable(found.curve) == comparable(expected.curve)
     assert equal(weights(resumed), weights(whole))
 

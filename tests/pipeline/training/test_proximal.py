@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,10 +22,7 @@ def forward(model: Any, piece: Piece) -> Tensor:
 
 
 def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
-    def never(_: str) -> nn.Module:
-        raise AssertionError("asked for")
-
-    return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, never))
+    return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, pytest.fail))
 
 
 def train(model: nn.Module, weight: float | None) -> Progress:
