@@ -1,10 +1,12 @@
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
 
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.system.process import SIGNALS, handle_signals
 from tests.pipeline.methods.adapted import add_adapter, randomise, save_adapter, saved_modules
 
 
@@ -21,3 +23,13 @@ def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Calla
         return saved_modules(name, folder, adapter=sites, bottleneck=bottleneck)
 
     return save
+
+
+@pytest.fixture
+def command_handlers() -> Iterator[None]:
+    """Signals as a command handles them, even where the tests run under nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    handle_signals()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

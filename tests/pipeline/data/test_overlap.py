@@ -71,13 +71,6 @@ def test_both_masks_agree_with_looking_at_every_pair_of_rows(seed: int) -> None:
     assert masks[1].tolist() == [any(column) for column in zip(*expected, strict=True)]
 
 
-def test_splits_apart_share_nothing() -> None:
-    in_train, in_dev = overlapping_rows(pd.DataFrame({"text_a": ["a", "b"]}), pd.DataFrame({"text_a": ["c"]}))
-    assert (in_train.dtype, in_dev.dtype) == (bool, bool)
-    assert not in_train.any()
-    assert not in_dev.any()
-
-
 WORDS = [f"w{chr(97 + number)}" for number in range(12)]
 some = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12)
 most = st.lists(st.sampled_from(WORDS), min_size=7, max_size=12, unique=True)

@@ -34,8 +34,6 @@ def orders(rows: pd.DataFrame, backbone: Backbone, monkeypatch: pytest.MonkeyPat
 
 def test_the_other_way_round_has_the_sentences_and_their_types_exchanged(orders) -> None:  # type: ignore[no-untyped-def]
     given, turned = orders
-    assert given.types_a is not None
-    assert turned.types_a is not None
     separator = given.a[0][-1]
     short = [i for i in range(COUNT) if len(given.a[i]) < 12]
     assert len(short) > 20
@@ -64,8 +62,6 @@ def test_about_half_of_the_rows_turn_each_epoch_anew_and_a_resumed_epoch_again(o
     def turns(seed: int, epoch: int) -> list[bool]:
         mixed = in_random_order(given, turned, seed, epoch)
         assert mixed.types_a is not None
-        assert given.types_a is not None
-        assert turned.types_a is not None
         for i in range(COUNT):
             source, types = (turned.a, turned.types_a) if is_turned(mixed, i) else (given.a, given.types_a)
             np.testing.assert_array_equal(mixed.a[i], source[i])

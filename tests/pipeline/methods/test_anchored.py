@@ -41,28 +41,14 @@ def layers(encoder: nn.Module) -> list[AnchoredFusion]:
     return [module for module in encoder.modules() if isinstance(module, AnchoredFusion)]
 
 
-def trained(encoder: nn.Module) -> Any:
-    """The fusion as training might leave it: every weight matters."""
-    randomise(encoder, "adapter_fusion_layer", seed=5)
-    with torch.no_grad():
-        for layer in layers(encoder):
-            layer.score_bias.copy_(torch.tensor([0.5, 2.0, -1.0]))
-    return encoder
-
-
-def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:
-    encoder = backbone.load()
-    load_adapter(encoder, "pairs", folder)
-    return hidden(encoder)
-
-
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 def test_it_begins_as_the_adapter_it_is_anchored_at(
     implementation: Any, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    encoder = anchored(backbone, folders, bias=40.0)
+    encoder, alone = anchored(backbone, folders, bias=40.0), backbone.load()
     use_fusion_implementation(encoder, implementation)
-    torch.testing.assert_close(hidden(encoder), alone(backbone, folders["pairs"]), atol=1e-5, rtol=0)
+    load_adapter(alone, "pairs", folders["pairs"])
+    torch.testing.assert_close(hidden(encoder), hidden(alone), atol=1e-5, rtol=0)
 
 
 def test_the_bias_is_the_score_it_begins_with(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
@@ -110,7 +96,11 @@ def test_every_fast_form_is_the_plain_one(
 def test_stock_adapterhub_runs_what_was_saved(
     backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
 ) -> None:
-    encoder = trained(anchored(backbone, folders))
+    encoder = anchored(backbone, folders)
+    randomise(encoder, "adapter_fusion_layer", seed=5)
+    with torch.no_grad():
+        for layer in layers(encoder):
+            layer.score_bias.copy_(torch.tensor([0.5, 2.0, -1.0]))
     save_fused(encoder, SOURCES, tmp_path / "fusion")
     stock = backbone.load()
     adapters.init(stock)

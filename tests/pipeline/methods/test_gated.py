@@ -49,13 +49,6 @@ def gated(backbone: Backbone, folders: dict[str, SavedModules], target: str = TA
     return encoder
 
 
-def trained(encoder: nn.Module) -> Any:
-    """The fusion as training might leave it: every gate and every weight of the own adapter matters."""
-    randomise(encoder, "adapter_fusion_layer", seed=5)
-    randomise(encoder, f"adapters.{TARGET}", seed=6)
-    return encoder
-
-
 def layers(encoder: nn.Module) -> list[GatedFusion]:
     return [module for module in encoder.modules() if isinstance(module, GatedFusion)]
 
@@ -200,7 +193,9 @@ def test_what_is_saved_is_what_was_trained(
 def test_leaving_out_a_source_behind_a_closed_gate_changes_nothing(
     gate: str, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    encoder = trained(gated(backbone, folders, **GATES[gate]))
+    encoder = gated(backbone, folders, **GATES[gate])
+    randomise(encoder, "adapter_fusion_layer", seed=5)
+    randomise(encoder, f"adapters.{TARGET}", seed=6)
     with torch.no_grad():
         for layer in layers(encoder):
             for parameter in layer.parameters():

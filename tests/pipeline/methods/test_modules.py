@@ -135,7 +135,6 @@ def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
     torch.testing.assert_close(padded, short, rtol=0, atol=1e-5)
 
 
-@pytest.mark.covering(2)
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("mask", [PADDED, torch.ones_like(PADDED)], ids=["padded", "whole"])

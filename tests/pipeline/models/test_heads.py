@@ -16,17 +16,16 @@ from pipeline.settings.resolve import resolve
 SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp", "comparison")
 
 
-def base_head(task: str, **values: Any) -> nn.Module:
-    """The head that a recipe gives a task on a backbone of BERT-base's width."""
-    of = find_task(task)
-    recipe = resolve(Recipe.parse(values, "test"), of, "fp32")
-    assert recipe.head is not None
-    vectors = 2 if recipe.encoding == "siamese" else 1
-    return build_head(recipe.head, 768, outputs_of(recipe, of), vectors, recipe.head_dropout)
-
-
 def parameters(heads: dict[str, dict[str, Any]]) -> int:
-    return sum(p.numel() for task, values in heads.items() for p in base_head(task, **values).parameters())
+    """Of the heads that recipes give tasks on a backbone of BERT-base's width."""
+    count = 0
+    for of, values in ((find_task(task), values) for task, values in heads.items()):
+        recipe = resolve(Recipe.parse(values, "test"), of, "fp32")
+        assert recipe.head is not None
+        vectors = 2 if recipe.encoding == "siamese" else 1
+        head = build_head(recipe.head, 768, outputs_of(recipe, of), vectors, recipe.head_dropout)
+        count += sum(parameter.numel() for parameter in head.parameters())
+    return count
 
 
 APART = {"encoding": "siamese"}

@@ -24,10 +24,6 @@ def models(encoder: PreTrainedModel, top: int, pooling: str = "mean") -> dict[st
     return made
 
 
-def depth_of(encoder: PreTrainedModel) -> int:
-    return len(layers_of(encoder))
-
-
 def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
@@ -44,7 +40,7 @@ def test_a_step_of_one_task_moves_what_is_shared_and_no_other_tasks_own_layers(
     top: int, encoder: PreTrainedModel
 ) -> None:
     made = models(encoder, top)
-    depth = depth_of(encoder)
+    depth = len(layers_of(encoder))
     before = {task: state(model.backbone) for task, model in made.items()}
     joint = MultitaskModel(made).train()
     optimizer = torch.optim.AdamW(joint.parameters(), lr=1e-2, weight_decay=0.1)
@@ -61,7 +57,7 @@ def test_a_step_of_one_task_moves_what_is_shared_and_no_other_tasks_own_layers(
 
 
 def test_with_all_layers_split_the_embeddings_alone_are_shared(encoder: PreTrainedModel) -> None:
-    first, second, third = split_encoder(encoder, depth_of(encoder), 3)
+    first, second, third = split_encoder(encoder, len(layers_of(encoder)), 3)
     assert first is encoder
     shared = {id(parameter) for parameter in first.parameters()} & {id(parameter) for parameter in second.parameters()}
     assert shared == {id(parameter) for parameter in encoder.embeddings.parameters()}

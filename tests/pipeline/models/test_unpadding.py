@@ -146,17 +146,11 @@ def test_fusion(
     assert_same_packed(model_of(encoder))
 
 
-def test_encoders_that_share_layers(backbone: Backbone, assert_same_packed: Any) -> None:
+def test_encoders_that_share_layers_a_second_one_and_a_copy(backbone: Backbone, assert_same_packed: Any) -> None:
     encoders = split_encoder(backbone.load(), 1, 2)
     for model in [model_of(encoder) for encoder in encoders]:
         assert_same_packed(model)
-
-
-def test_a_second_encoder(backbone: Backbone, assert_same_packed: Any) -> None:
     assert_same_packed(model_of(backbone.load(), second=backbone.load().requires_grad_(False)))
-
-
-def test_a_copy(backbone: Backbone, assert_same_packed: Any) -> None:
     assert_same_packed(copy.deepcopy(model_of(backbone.load())))
 
 

@@ -1,6 +1,5 @@
 """A run is finished when its run.json stands complete, and not before; a damaged one is named."""
 
-import json
 import os
 import signal
 import subprocess
@@ -242,37 +241,6 @@ def test_a_run_whose_checkpoint_is_dropped_keeps_what_it_finished_before(ledger:
     ledger.drop_checkpoint(RUN)
     ledger.drop_checkpoint("never made")
     assert not ledger.folder("never made").exists()
-
-
-def without(key: str) -> bytes:
-    values = record().model_dump(mode="json")
-    del values[key]
-    return json.dumps(values).encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "Invalid JSON"),
-        (record().model_dump_json().encode()[:-20], "Invalid JSON"),
-        (b"\xff\xfe", "not UTF-8"),
-        (without("scores"), "scores: missing"),
-        (record().model_dump_json().replace('"accuracy"', '"f1"').encode(), "metric: "),
-    ],
-    ids=["empty", "cut", "bytes", "no score", "unknown metric"],
-)
-def test_a_damaged_run_json_is_named_with_the_reason_and_what_to_do(
-    content: bytes, reason: str, ledger: Ledger
-) -> None:
-    ledger.finish(record(), CURVE, PREDICTIONS)
-    file = ledger.folder(RUN) / "run.json"
-    file.write_bytes(content)
-    with pytest.raises(PipelineError) as caught:
-        ledger.find(RUN)
-    message = str(caught.value)
-    assert message.startswith(f"{file}: cannot be read (")
-    assert reason in message
-    assert "delete it" in message
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])

@@ -102,10 +102,7 @@ def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:
         ([{1: ("a",), 2: ("b",)}, {1: ("c",), 2: ("d",)}], "nothing"),
         ([{1: ("a",), 2: ("b",)}, {1: ("a",), 2: ("b",)}], "runs"),  # joint training
         ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("c", "x"), 2: ("d", "y")}], "sources"),  # those of the same seed
-        (
-            [{1: ("a", "x"), 2: ("b", "y")}, {1: ("x",), 2: ("y",)}],
-            "sources",
-        ),  # runs that are sources of others
+        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("x",), 2: ("y",)}], "sources"),  # runs that are sources of others
         ([{1: ("a", "x"), 2: ("b", "x")}, {1: ("c", "x"), 2: ("d", "x")}], "nothing"),  # sources that all seeds share
         ([{1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "x", "z")}], "nothing"),
     ],

@@ -296,15 +296,14 @@ def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     assert read_study(str(file), STUDIES, {}).name == "other"
 
 
-def test_a_file_in_the_working_folder_is_named_with_its_suffix(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
+def test_an_unknown_study_is_answered_with_those_there_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").touch()
     with pytest.raises(PipelineError, match=r"^unknown study 'mine': did you mean mine\.toml\?$"):
         read_study("mine", STUDIES, {})
-
-
-@pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
-def test_an_unknown_study_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(PipelineError) as caught:
         read_study(name, STUDIES, {})
     assert f"unknown study '{name}'" in str(caught.value)

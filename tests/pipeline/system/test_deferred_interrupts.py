@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,10 @@ import pytest
 from pipeline.system.process import SIGNALS, DeferredInterrupts, Interrupted, handle_signals
 from tests.processes import in_a_process, line_of
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="sends signals"),
+    pytest.mark.usefixtures("command_handlers"),
+]
 HOLDING = """
 import time
 from pipeline.system.process import DeferredInterrupts, handle_signals
@@ -21,16 +23,6 @@ with DeferredInterrupts():
     print("held", flush=True)
     time.sleep(100)
 """
-
-
-@pytest.fixture(autouse=True)
-def command_handlers() -> Iterator[None]:
-    """Signals as a command handles them, even where the tests run under nohup."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    handle_signals()
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", SIGNALS)

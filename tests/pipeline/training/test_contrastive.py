@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from pipeline.data.tasks import find_task
 from pipeline.models.heads import Head, joined
@@ -45,18 +44,6 @@ def test_without_two_rows_of_a_class_it_is_zero_and_has_no_bad_gradient() -> Non
     value.backward()
     assert value.item() == 0 and features.grad is not None and features.grad.isfinite().all()
     assert contrastive(features[:1], torch.tensor([0]), 0.1).item() == 0
-
-
-def test_a_step_brings_rows_of_a_class_together() -> None:
-    features, labels = nn.Parameter(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))), torch.arange(8) % 2
-    optimizer = torch.optim.SGD([features], lr=0.5)
-    values = []
-    for _ in range(50):
-        optimizer.zero_grad()
-        values.append(contrastive(features, labels, 0.3))
-        values[-1].backward()
-        optimizer.step()
-    assert values[-1] < 0.8 * values[0]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import SIGNALS, handle_signals
+from pipeline.system.process import SIGNALS
 from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _seed, _step_seed
 from pipeline.training.progress import TrainingProgress
@@ -509,23 +509,13 @@ def test_the_parts_of_a_model_move_by_their_own_rates() -> None:
     assert moved["head.weight"].item() == pytest.approx(1e-2, rel=1e-2)
 
 
-class Seconds:
-    """A clock that stands still but for what is added to it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr("pipeline.training.fit.time", self)
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize(("checkpoint_seconds", "stop_at"), [(1e9, None), (0.0, None), (0.0, 11)])
 def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
     checkpoint_seconds: float, stop_at: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """A step takes a second, an evaluation ten, and there are seven steps an epoch."""
-    clock, scores, steps = Seconds(monkeypatch), iter((1, 2, 3)), 0
+    clock, scores, steps = SimpleNamespace(now=1000.0), iter((1, 2, 3)), 0
+    monkeypatch.setattr("pipeline.training.fit.time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def step(model: nn.Module, piece: Piece) -> Tensor:
         nonlocal steps
@@ -627,6 +617,7 @@ class Signalled:
 
 
 @pytest.mark.covering(1)
+@pytest.mark.usefixtures("command_handlers")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
 def test_an_interrupt_keeps_the_step_that_is_under_way(
@@ -637,7 +628,7 @@ def test_an_interrupt_keeps_the_step_that_is_under_way(
     whole, resumed = make_model(), make_model()
     expected, interrupted = train(whole), Signalled(squared_error, stop_at, number)
     file = tmp_path / "state.safetensors"
-    with command_handlers(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         train(make_model(), loss=interrupted, checkpoint_file=file)
     assert interrupted.ended == stop_at
     found = train(resumed, loss=interrupted, checkpoint_file=file)
@@ -646,39 +637,29 @@ def test_an_interrupt_keeps_the_step_that_is_under_way(
     assert equal(weights(resumed), weights(whole))
 
 
+@pytest.mark.usefixtures("command_handlers")
 def test_an_interrupt_beside_a_broken_loss_does_not_keep_what_is_broken(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     breaking = Signalled(lambda *given: squared_error(*given) * float("nan"), 1)
-    with command_handlers(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         train(make_model(), loss=breaking, checkpoint_file=file)
     assert not file.exists()
 
 
+@pytest.mark.usefixtures("command_handlers")
 @pytest.mark.parametrize("stop_at", [1, 2, 4])
 def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"checkpoint_file": tmp_path / "state.safetensors", "score_start": True}
     whole, resumed = make_model(), make_model()
     evaluate = Signalled(lambda model: weights(model)[0].sum().item(), stop_at)
     expected = train(whole, evaluate=evaluate.function, score_start=True)
-    with command_handlers(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         train(make_model(), evaluate=evaluate, **settings)
     assert evaluate.ended == stop_at - 1
     found = train(resumed, evaluate=evaluate, **settings)
     assert (evaluate.begun, evaluate.ended) == (EPOCHS + 2, EPOCHS + 1)
     assert comparable(found.curve) == comparable(expected.curve)
     assert equal(weights(resumed), weights(whole))
-
-
-@contextmanager
-def command_handlers() -> Iterator[None]:
-    """Signals as a command handles them."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # under nohup one is ignored
-    handle_signals()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 ONCE = {"schedule": "constant", "warmup_ratio": 0.0, "learning_rate": 1e-3, "weight_decay": 0.01, "max_grad_norm": 1e6}

@@ -12,7 +12,6 @@ from pipeline.data.batches import Piece
 from pipeline.settings.parts import Mixing
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
-from pipeline.training.mixing import RULES as BY_NAME
 from pipeline.training.mixing import Joint, TaskBatches, mixed, probabilities, sampled
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
@@ -51,10 +50,6 @@ def drawn(data: TrainingData) -> list[tuple[str, tuple[int, int]]]:
     """Each batch of the whole training: its task, its pass and its number there."""
     every = [step for epoch in range(1, data.epochs + 1) for step in steps(data, epoch)]
     return [(task, (rows[0], rows[1])) for step in every for task, rows in step[::2]]
-
-
-def test_every_rule_that_a_recipe_may_name_is_there() -> None:
-    assert set(BY_NAME) == set(RULES)
 
 
 def test_simultaneous_steps_have_a_batch_of_every_task_and_the_smallest_makes_the_epoch() -> None:
