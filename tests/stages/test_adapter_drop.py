@@ -14,6 +14,7 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
+from tests.pipeline.runs.test_module_kinds import agree
 from tests.runs import single_run
 
 pytestmark = pytest.mark.usefixtures("trained_once")
@@ -40,9 +41,7 @@ def test_an_adapter_without_a_layer_predicts_what_training_saw(
     record = extract("films", quick("adapter", drop_layers=[0], **settings), workspace, seed=0).record
     norms = 2 * 2 * 32 if settings else 0
     assert record.cost.trainable_parameters == 2 * (2 * 32 * 8 + 32 + 8) + norms + 2 * 32 + 2
-    found = predicted(workspace, data_folder / "films" / "dev.csv", tmp_path)
-    kept = workspace.ledger.predictions(record.run)["probability_1"]
-    assert found.to_numpy() == pytest.approx(kept.to_numpy(), abs=1e-5)
+    agree(workspace, "films", record.run, data_folder, tmp_path)
 
 
 def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:

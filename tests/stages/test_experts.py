@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -25,9 +24,9 @@ from stages.explain import explain
 from stages.export.export import export
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.predict import predict
 from stages.prune import prune
 from tests.pipeline.methods.adapted import hidden, randomise, save_sources
+from tests.pipeline.runs.test_module_kinds import agree
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-2, "precision": "fp32"}
 EXPERTS: dict[str, Any] = {"trainable": "fusion", "fusion": "experts", **QUICK}
@@ -101,12 +100,7 @@ def test_what_training_makes_of_the_mean_is_kept_only_if_dev_prefers_it(
 def test_it_predicts_explains_and_prunes_as_any_fusion(
     place: Workspace, fused: RunRecord, data_folder: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out.parquet"
-    dev = data_folder / "films" / "dev.csv"
-    predict("films", dev, out, dataclasses.replace(place), using=fused.run, batch_size=7, precision="fp32")
-    found, kept = pd.read_parquet(out), place.ledger.predictions(fused.run)
-    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
-
+    agree(place, "films", fused.run, data_folder, tmp_path)
     model = load("films", store=place.store_root, using=fused.run, backbone=place.backbone_name)
     names = [f"films@{source.run}" for source in fused.sources]
     answer = explain(model, TEXT, [])

@@ -1,6 +1,5 @@
 """A gated fusion from the command's function to its prediction: what trains, what stays, and what is kept of it."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.predict import predict
+from tests.pipeline.runs.test_module_kinds import agree
 
 SOURCES = ("meals", "pairs")
 
@@ -35,16 +34,6 @@ def contents(record: Any) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
 
 
-def assert_predicted(record: Any, workspace: Any, data_folder: Path, out: Path) -> None:
-    """``predict`` gives the dev rows what training saw at the kept epoch."""
-    predict(
-        "films", data_folder / "films" / "dev.csv", out, dataclasses.replace(workspace),
-        using=record.run, batch_size=7, precision="fp32",
-    )  # fmt: skip
-    found, kept = pd.read_parquet(out), workspace.ledger.predictions(record.run)
-    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
-
-
 def test_a_target_without_an_adapter_is_fused_from_others_alone(
     workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
 ) -> None:
@@ -55,7 +44,7 @@ def test_a_target_without_an_adapter_is_fused_from_others_alone(
     own = 2 * 8 * width + 8 + width
     assert record.cost.trainable_parameters == sites * (own + len(SOURCES) * (width + 1)) + record.parameters.head
     assert {task: contents(record) for task, record in sources.items()} == before
-    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
+    agree(workspace, "films", record.run, data_folder, tmp_path)
     shares = pd.read_csv(workspace.ledger.folder(record.run) / "attention.csv")
     assert set(shares["adapter"]) == {*SOURCES, "films"}
     assert shares.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
@@ -98,7 +87,7 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
     assert len(own) == 4 * 2 * workspace.backbone.layers
     for name, tensor in own.items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
-    assert_predicted(warm, workspace, data_folder, tmp_path / "out.parquet")
+    agree(workspace, "films", warm.run, data_folder, tmp_path)
 
 
 @pytest.mark.parametrize("own", ["trained", "frozen", "none"])
@@ -113,7 +102,7 @@ def test_the_adapter_of_stage_one_in_its_place(
     saved = load_file(Path(record.artifact or "") / "gated_fusion.safetensors")
     assert any(".own." in name for name in saved) == (own == "trained")
     assert ("films" in record.unchanged) == (own != "trained")
-    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
+    agree(workspace, "films", record.run, data_folder, tmp_path)
 
 
 def test_what_cannot_be_fused_is_refused(workspace: Any, recipe: Any, quick: Any) -> None:

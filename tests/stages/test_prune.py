@@ -15,8 +15,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.predict import predict
 from stages.prune import prune, shares_of
+from tests.pipeline.runs.test_module_kinds import agree
 
 pytestmark = pytest.mark.usefixtures("trained_once")
 
@@ -44,12 +44,7 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
     artifact = workspace.store.find(record.run)
     artifact.verify()
     assert (artifact.manifest.pruned_from, artifact.manifest.dev) == (fused.run, record.dev)
-    predict(
-        "films", data_folder / "films" / "dev.csv", tmp_path / "out.parquet", dataclasses.replace(workspace),
-        using=record.run, batch_size=7, precision="fp32",
-    )  # fmt: skip
-    found, kept = pd.read_parquet(tmp_path / "out.parquet"), workspace.ledger.predictions(record.run)
-    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
+    agree(workspace, "films", record.run, data_folder, tmp_path)
     assert {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()} == before
 
     monkeypatch.setattr("stages.prune._Pruning.train", lambda _: pytest.fail("made again"))

@@ -17,19 +17,13 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.parse_study import parse_study
-from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from tests.forked import Forked
 from tests.groups import run_together
 from tests.runs import places
+from tests.stages.compare.small import study
 
-QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
-
-
-def study(*methods: str) -> Study:
-    values = {"name": "small", "methods": methods, "targets": ["films", "meals"], "seeds": [0], "recipe": QUICK}
-    return parse_study(values, "test")
+SMALL = {"targets": ["films", "meals"], "recipe": {"epochs": 1, "batch_size": 16, "bottleneck": 8}}
 
 
 @contextmanager
@@ -67,11 +61,11 @@ def test_cells_that_another_command_trains_come_last(
     finishes: bool, workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stages.compare.train.POLL_SECONDS", 0.01)
-    first, _ = compare(study("full"), workspace, keep_weights=True)
+    first, _ = compare(study(**SMALL), workspace, keep_weights=True)
     run = first.entries[0].run
     capsys.readouterr()
     with trained_by_another(run, workspace.ledger, until=2, finishes=finishes):
-        result, folder = compare(study("full", "sequential"), workspace)
+        result, folder = compare(study(methods=["full", "sequential"], **SMALL), workspace)
     assert [entry.error for entry in result.entries] == [None] * 4
     error = capsys.readouterr().err
     told = [line for line in error.splitlines() if line.startswith(("[", "waiting for"))]

@@ -207,41 +207,32 @@ def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(
     assert [entry.name for entry in tmp_path.iterdir()] == ["films"]
 
 
-def note(folder: Path) -> None:
-    (folder / "notes.txt").touch()
-
-
-def hidden(folder: Path) -> None:
-    (folder / ".git").mkdir()
-    (folder / ".git" / "HEAD").touch()
-
-
-def broken_link(folder: Path) -> None:
-    (folder / "weights").symlink_to("nowhere")
+def add(folder: Path, name: str) -> None:
+    """What an export does not write: a file, one in a hidden folder, or a broken link."""
+    if name == "weights":
+        (folder / name).symlink_to("nowhere")
+    else:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("during", [False, True])
-@pytest.mark.parametrize(("add", "name"), [(note, "notes.txt"), (hidden, ".git/HEAD"), (broken_link, "weights")])
+@pytest.mark.parametrize("name", ["notes.txt", ".git/HEAD", "weights"])
 def test_what_somebody_put_beside_an_export_is_not_deleted(
-    add: Callable[[Path], None],
-    name: str,
-    during: bool,
-    shop: Shop,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, during: bool, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, write = tmp_path / "films", adapterhub.write
 
     def while_somebody_adds(trained: Trained, temporary: Path) -> Written:
-        add(folder)
+        add(folder, name)
         return write(trained, temporary)
 
     export("films", folder, shop.workspace, "adapterhub", using="adapter")
     if during:
         monkeypatch.setattr(adapterhub, "write", while_somebody_adds)
     else:
-        add(folder)
+        add(folder, name)
     before = {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}
     with pytest.raises(PipelineError, match=f"holds '{name}', which no export wrote"):
         export("films", folder, shop.workspace, "adapterhub", using="adapter")

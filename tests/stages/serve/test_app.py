@@ -322,7 +322,12 @@ def test_health_models_metrics_and_openapi(client: Client, shelf: FakeShelf) -> 
     assert 'pipeline_requests_total{path="/predict",status="200"} 1' in metrics.text
     assert 'path="/models/{name}/predict",status="404"' in metrics.text
     assert "secret-name" not in metrics.text
-    assert "pipeline_models_loaded 2" in metrics.text
+    for line in (
+        "pipeline_models_loaded 2.0", "pipeline_queue_rows 0.0", "pipeline_model_swaps_total 0.0",
+        "pipeline_batch_rows_sum 1.0", 'pipeline_batch_rows_bucket{le="4.0"} 1.0', "pipeline_batch_seconds_count 1.0",
+        'pipeline_request_seconds_count{path="/predict"} 1.0', 'seconds_bucket{le="0.005",path="/predict"} ',
+    ):  # fmt: skip
+        assert line in metrics.text
     described = opened.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]
     assert described["content"]["application/json"]["schema"]["required"] == ["inputs"]
     shelf.served.clear()
