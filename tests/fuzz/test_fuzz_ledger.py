@@ -151,12 +151,14 @@ def test_predictions_and_curves_of_any_content_are_used_or_refused(
         use(reports, run)
 
 
-@fuzzed(json_files(StudyResult, STUDIES), json_files(EnsembleRecord, ENSEMBLES), texts)
-def test_studies_and_ensembles_of_any_content_are_used_or_refused(
-    room: Any, stocked: Path, study: bytes, ensemble: bytes, name: str
+@fuzzed(st.none() | records, json_files(StudyResult, STUDIES), json_files(EnsembleRecord, ENSEMBLES), texts)
+def test_records_studies_and_ensembles_of_any_content_are_used_or_refused(
+    room: Any, stocked: Path, record: bytes | None, study: bytes, ensemble: bytes, name: str
 ) -> None:
     with room() as folder:
         reports = Path(shutil.copytree(stocked, folder / "reports"))
+        if record is not None:
+            (reports / "runs" / RUNS[0] / "run.json").write_bytes(record)
         (reports / "own" / "study.json").write_bytes(study)
         (reports / "ensembles" / "best" / "ensemble.json").write_bytes(ensemble)
         use(reports, RUNS[0])

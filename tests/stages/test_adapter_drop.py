@@ -1,14 +1,12 @@
 """extract, fuse and predict without the adapters of some layers."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
@@ -18,8 +16,6 @@ from tests.pipeline.runs.test_module_kinds import agree
 from tests.runs import single_run
 
 pytestmark = pytest.mark.usefixtures("trained_once")
-
-Quick = Callable[..., Recipe]
 
 
 def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object) -> pd.Series:

@@ -270,7 +270,7 @@ def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_
     ],
 )
 def test_what_cannot_be_explained_is_one_message(
-    arguments: list[str], message: str, shop: Shop, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], message: str, shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *arguments, "--store", str(shop.store), "--precision", "fp32"]) == 2
     error = capsys.readouterr().err

@@ -120,9 +120,7 @@ def test_weights_and_checkpoints_stay(reports: Path, export: Callable[..., Path]
     ]  # fmt: skip
 
 
-def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(
-    reports: Path, export: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(reports: Path, tmp_path: Path) -> None:
     first = finish(reports, 1)
     second = finish(reports, 2, sources=(first,))
     third = finish(reports, 3, sources=(second, "f" * 12))

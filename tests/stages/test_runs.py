@@ -154,16 +154,6 @@ def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger:
     assert "2026-01-01 12:00" in rows[FIRST]
 
 
-def with_data(train: str, weights: str = "dd", **meaning: Any) -> dict[str, Any]:
-    """The identity of a run on training rows with this fingerprint, and a backbone of these weights."""
-    tasks = {"sst": {"meaning": meaning, "data": {"train": train, "dev": "bb"}}}
-    return {**IDENTITY, "tasks": tasks, "backbone": {"weights": weights}}
-
-
-def sources(*runs: str) -> tuple[SourceRun, ...]:
-    return tuple(SourceRun(task=task, run=run, digest="cc") for task, run in zip(("sst", "sts"), runs, strict=False))
-
-
 def test_show_has_what_a_run_was_trained_on_and_with_and_what_needs_it(
     verb: Run, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -248,7 +238,8 @@ def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledge
 def test_compare_shows_in_which_classes_runs_differ(verb: Run, ledger: Ledger) -> None:
     """No run of the one predicts for the other, whatever their scores."""
     for run, classes, metric in (("8", ["biling", "billing"], "accuracy"), ("9", ["billing", "bug"], "macro-f1")):
-        identity = with_data("a", classes=classes, range=None, metric=metric)
+        meaning = {"classes": classes, "range": None, "metric": metric}
+        identity = {**IDENTITY, "tasks": {"sst": {"meaning": meaning, "data": {"train": "a", "dev": "bb"}}}}
         ledger.finish(record(run * 12, identity=identity), CURVE, {"sst": answers(1)})
     _, out, _ = verb("runs", "compare", "8" * 12, "9" * 12, "--json")
     differing = {"classes": [["biling", "billing"], ["billing", "bug"]], "metric": ["accuracy", "macro-f1"]}

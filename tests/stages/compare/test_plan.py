@@ -39,10 +39,6 @@ def limits(job: Job) -> dict[str, int | None]:
     return {part.task: part.limit for part in job.parts}
 
 
-def jobs(of: Study) -> list[Job]:
-    return in_order(job_of(of, cell) for cell in plan(of))
-
-
 def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
     cells = plan(study())
     assert len(cells) == 2 * (4 * 2 + 2 * 2)

@@ -8,9 +8,7 @@ import pytest
 from pipeline.data.prediction import Prediction
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.build import build_report
 from pipeline.reporting.effort import stored
-from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.ensembling import combine
@@ -66,16 +64,6 @@ VALUES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def result(place: Workspace) -> StudyResult:
     return compare(parse_study(VALUES, "test"), place)[0]
-
-
-@pytest.fixture(scope="module")
-def report(result: StudyResult, place: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return build_report(result, place.ledger, tmp_path_factory.mktemp("report"))
-
-
-def rows(report: Report, name: str) -> list[dict[str, Cell]]:
-    table = next(table for table in report.tables if table.name == name)
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 def run_of(result: StudyResult, row: str, target: str, seed: int) -> str:

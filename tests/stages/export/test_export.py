@@ -88,9 +88,7 @@ def test_adapterhub_from_the_command_line_with_the_code_of_its_card_and_its_scri
     assert "run.py TEXT TEXT" in capsys.readouterr().err
 
 
-def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
-    shop: Shop, workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
-) -> None:
+def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(shop: Shop, tmp_path: Path) -> None:
     export("films", tmp_path / "one", shop.workspace, "adapterhub", using="adapter", licence="mit")
     text = (tmp_path / "one" / "README.md").read_text()
     metadata = yaml.safe_load(text.split("---\n")[1])

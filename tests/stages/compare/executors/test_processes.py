@@ -89,7 +89,7 @@ def test_each_worker_sees_one_gpu_of_several(
     assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in pool._environments] == expected
 
 
-def test_a_cell_that_runs_when_the_pool_is_closed_is_interrupted(tmp_path: Path) -> None:
+def test_a_cell_that_runs_when_the_pool_is_closed_is_interrupted() -> None:
     started = time.monotonic()
     with processes(1) as pool:
         pool.start(0, "long", pickle.dumps(partial(time.sleep, 300)))
