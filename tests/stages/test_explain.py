@@ -262,11 +262,8 @@ def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_
         (["--target", "films", "--text", " "], "is ' ': a blank text"),
         (["--target", "pairs", "--text", "a"], "task 'pairs' reads a pair of texts"),
         (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
-        (["--target", "nope", "--text", "a"], "no model of 'nope'"),
         (["--target", "films@", "--text", "a"], "'films@': name a run after @, or leave @ out"),
         (["--target", "films@a", "--using", "b", "--text", "a"], "each say which model: give one of them"),
-        (["--target", "films@a", "--using", "fusion", "--text", "a"], "each say which model: give one of them"),
-        (["--target", "films", "--using", "fusio", "--text", "a"], "no run 'fusio'"),
     ],
 )
 def test_what_cannot_be_explained_is_one_message(

@@ -17,7 +17,6 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from stages.pretrain import pretrain
-from tests.nano import FAMILIES
 from tests.runs import Stopped, single_run, stop_at
 
 Quick = Callable[..., Recipe]
@@ -118,8 +117,3 @@ def test_what_cannot_work_is_refused_before_the_backbone_is_read(
     workspace = places(family)
     with pytest.raises(PipelineError, match=reason):
         extract("films", quick("adapter", adapter=kind), workspace, seed=0)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_family_is_known_from_the_configuration(family: str, places: Any) -> None:
-    assert places(family).family == family

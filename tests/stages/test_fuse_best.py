@@ -180,7 +180,6 @@ def interrupted(*_: object, **__: object) -> None:
     [
         ("best", None, "--sources best: say how many to choose, such as --sources best:8"),
         ("best:0", None, "--sources best:0: say how many"),
-        ("best:two", None, "--sources best:two: say how many"),
         ("best:1", 10, "best_sources 1 (--sources best:1): 10 training rows of films are too few to rank sources by"),
     ],
 )

@@ -104,10 +104,8 @@ def test_an_adapter_that_does_not_fit_is_trained_beside_it_and_the_reason_is_sai
     ("sources", "settings", "message"),
     [
         ("meals,pairs@aaaaaaaaaaaa", {}, "pairs: no adapter aaaaaaaaaaaa in"),
-        ("meals,nope", {}, "unknown task 'nope'"),
         ("meals@,pairs", {}, "'meals@': name a run after @, or leave @ out"),
         ("films", {}, "--sources films: that is the target itself: name other tasks"),
-        ("films", {"fusion": "anchored"}, "--sources films: that is the target itself: name other tasks"),
         ("meals", {"train_layernorm": True}, "meals: an adapter of this recipe trained its own LayerNorms"),
         ("meals", {"head": "cosine"}, "head 'cosine' compares two sentences"),
         ("meals", {"adapter": "lora"}, "adapter 'lora' cannot be fused"),

@@ -248,10 +248,8 @@ def test_from_standard_input_to_standard_output(trained: Workspace, tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "options", "expected"),
     [
-        (b"", [], "standard input: no rows: the file is empty"),
         (b"text\nthe film\n", [], "standard input: column 'sentence' is missing; the columns are 'text'"),
         (b"sentence\n\xff\n", [], "standard input: cannot be read (not UTF-8 text"),
-        (b"sentence,b\nthe film\n", [], "standard input: line 2 has 1 cell, and the header 2"),
         (b"sentence\nthe film\n", ["--json"], "--json prints to standard output, where --output - writes the table"),
     ],
 )

@@ -121,19 +121,16 @@ def test_a_repository_whose_task_file_is_no_exports_keeps_its_files(
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(401, "log in"), (403, "no right to write"), (500, "refused it (500)")]
+    ("status", "message"),
+    [(401, "log in"), (403, "no right to write"), (500, "refused it (500)"), (None, "cannot be reached")],
 )
-def test_what_the_hub_refuses_is_one_message(transport: Transport, folder: Path, status: int, message: str) -> None:
-    transport.status = status
+def test_what_the_hub_refuses_is_one_message(
+    transport: Transport, folder: Path, status: int | None, message: str
+) -> None:
+    transport.status, transport.reachable = status or 200, status is not None
     with pytest.raises(PipelineError) as refused:
         hub.push(folder, "me/films")
     assert message in str(refused.value) and "me/films" in str(refused.value)
-
-
-def test_a_hub_that_cannot_be_reached_is_one_message(transport: Transport, folder: Path) -> None:
-    transport.reachable = False
-    with pytest.raises(PipelineError, match="cannot be reached"):
-        hub.push(folder, "me/films")
 
 
 @pytest.mark.parametrize("name", ["films", "me/films/more", "me/..films", "", "me/fi lms", "-me/films"])
