@@ -136,7 +136,7 @@ def test_micro_batches_on_a_cpu_hold_little_padding(rows: int) -> None:
 def test_a_pass_is_worth_more_padding_where_tokens_are_cheaper_and_on_a_gpu_a_batch_is_one() -> None:
     assert padding_worth_a_pass(torch.device("cuda"), "bf16") is None
     cpu = torch.device("cpu")
-    assert padding_worth_a_pass(cpu, "bf16") > padding_worth_a_pass(cpu, "fp32") > 0  # type: ignore[operator]
+    assert padding_worth_a_pass(cpu, "bf16") > padding_worth_a_pass(cpu, "fp32") > 0
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64, 1001])
@@ -275,7 +275,7 @@ def test_only_so_many_are_made_ahead() -> None:
     made: list[int] = []
     batches = prefetched(numbered(20, made), ahead=3)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]  # waits for the thread
+    batches.close()  # waits for the thread
     assert 1 <= len(made) <= 4
 
 

@@ -27,12 +27,12 @@ def rows() -> pd.DataFrame:
 
 
 @pytest.fixture
-def orders(rows: pd.DataFrame, backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+def orders(rows: pd.DataFrame, backbone: Backbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
     return [tokenise(order, backbone.tokenizer, "cross", 12) for order in (rows, swapped(rows))]
 
 
-def test_the_other_way_round_has_the_sentences_and_their_types_exchanged(orders) -> None:  # type: ignore[no-untyped-def]
+def test_the_other_way_round_has_the_sentences_and_their_types_exchanged(orders) -> None:
     given, turned = orders
     separator = given.a[0][-1]
     short = [i for i in range(COUNT) if len(given.a[i]) < 12]
@@ -43,7 +43,7 @@ def test_the_other_way_round_has_the_sentences_and_their_types_exchanged(orders)
         assert turned.types_a[i].sum() == first
 
 
-def test_both_orders_are_as_long_so_that_batches_are_the_same(orders) -> None:  # type: ignore[no-untyped-def]
+def test_both_orders_are_as_long_so_that_batches_are_the_same(orders) -> None:
     given, turned = orders
     np.testing.assert_array_equal(given.lengths, turned.lengths)
     for epoch in (1, 2):
@@ -52,7 +52,7 @@ def test_both_orders_are_as_long_so_that_batches_are_the_same(orders) -> None:  
         assert all(map(np.array_equal, found, training_order(given.lengths, 8, 5, epoch)))
 
 
-def test_about_half_of_the_rows_turn_each_epoch_anew_and_a_resumed_epoch_again(orders) -> None:  # type: ignore[no-untyped-def]
+def test_about_half_of_the_rows_turn_each_epoch_anew_and_a_resumed_epoch_again(orders) -> None:
     given, turned = orders
     differ = [i for i in range(COUNT) if not np.array_equal(given.a[i], turned.a[i])]
 
@@ -61,7 +61,6 @@ def test_about_half_of_the_rows_turn_each_epoch_anew_and_a_resumed_epoch_again(o
 
     def turns(seed: int, epoch: int) -> list[bool]:
         mixed = in_random_order(given, turned, seed, epoch)
-        assert mixed.types_a is not None
         for i in range(COUNT):
             source, types = (turned.a, turned.types_a) if is_turned(mixed, i) else (given.a, given.types_a)
             np.testing.assert_array_equal(mixed.a[i], source[i])
@@ -76,7 +75,7 @@ def test_about_half_of_the_rows_turn_each_epoch_anew_and_a_resumed_epoch_again(o
     assert turns(1, 1) != turns(2, 1)
 
 
-def test_a_pair_that_is_too_long_keeps_both_sentences_in_either_order(orders) -> None:  # type: ignore[no-untyped-def]
+def test_a_pair_that_is_too_long_keeps_both_sentences_in_either_order(orders) -> None:
     for split in orders:
         for ids, types in zip(split.a, split.types_a, strict=True):
             assert len(ids) <= 12
@@ -84,7 +83,7 @@ def test_a_pair_that_is_too_long_keeps_both_sentences_in_either_order(orders) ->
             assert 2 <= types.sum() <= len(ids) - 3
 
 
-def test_inputs_of_both_orders_stand_one_after_the_other(orders) -> None:  # type: ignore[no-untyped-def]
+def test_inputs_of_both_orders_stand_one_after_the_other(orders) -> None:
     both: TokenisedSplit = joined(orders)
     assert len(both) == 2 * COUNT
     assert both.labels is None

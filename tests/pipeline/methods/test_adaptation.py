@@ -97,7 +97,7 @@ def test_fusion_attends_as_the_oracle_says(backbone: Backbone, saved: Callable[.
 
 
 @pytest.mark.parametrize(("sites", "per_layer"), [("houlsby", 2), ("pfeiffer", 1)])
-def test_only_fusion_is_trainable_in_stage_two(sites, per_layer, backbone, saved) -> None:  # type: ignore[no-untyped-def]
+def test_only_fusion_is_trainable_in_stage_two(sites, per_layer, backbone, saved) -> None:
     fused, width = backbone.load(), backbone.hidden_size
     add_standard_fusion(fused, {"films": saved("films", 0, sites), "meals": saved("meals", 1, sites)})
     assert trainable(fused) == 2 * per_layer * (3 * width**2 + 2 * width)
@@ -106,7 +106,7 @@ def test_only_fusion_is_trainable_in_stage_two(sites, per_layer, backbone, saved
     backbone.check_unchanged(fused)
 
 
-def test_the_regulariser_is_the_distance_of_v_from_the_identity(backbone, saved) -> None:  # type: ignore[no-untyped-def]
+def test_the_regulariser_is_the_distance_of_v_from_the_identity(backbone, saved) -> None:
     fused = backbone.load()
     add_standard_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
     randomise(fused, "adapter_fusion_layer", ".value.")
@@ -116,7 +116,7 @@ def test_the_regulariser_is_the_distance_of_v_from_the_identity(backbone, saved)
         assert value_regularisation(fused, weight)().item() == pytest.approx(weight * distance, rel=1e-5)
 
 
-def test_stock_adapterhub_gives_the_same_hidden_states(backbone, backbone_folder, saved, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_stock_adapterhub_gives_the_same_hidden_states(backbone, backbone_folder, saved, tmp_path) -> None:
     """Only AdapterHub's own calls on its own model, from the folders alone."""
     from transformers import BertModel
 

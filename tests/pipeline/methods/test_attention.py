@@ -24,7 +24,7 @@ def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedMo
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
-def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites, sources, backbone) -> None:  # type: ignore[no-untyped-def]
+def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites, sources, backbone) -> None:
     encoder = backbone.load()
     add_standard_fusion(encoder, sources)
     randomise(encoder, "adapter", seed=3)

@@ -83,7 +83,7 @@ def test_the_norm_above_modernberts_layers_trains_though_the_lowest_is_left_out(
     assert {name.split(".")[0] for name, parameter in encoder.named_parameters() if parameter.requires_grad} == trains
 
 
-def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:  # type: ignore[no-untyped-def]
+def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:
     folder = saved("films", 0, (0,))
     assert all(".layer.1." in key for key in keys(folder.folder / "adapter.safetensors"))
     ours, theirs = backbone.load(), stock(backbone_folder)
@@ -93,7 +93,7 @@ def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, back
 
 
 @pytest.mark.parametrize("by", ["adapters", "fusion"])
-def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, backbone_folder, tmp_path) -> None:
     """Whether the adapters left the layer out or the fusion does: trained, counted, regularised, saved, loaded."""
     own = (0,) if by == "adapters" else ()
     sources = {"films": saved("films", 0, own), "meals": saved("meals", 1, own)}

@@ -178,7 +178,7 @@ def test_attention_is_that_of_stock_also_in_bf16() -> None:
     model = fused_model(dtype=torch.float32).eval()
     found = {}
     for implementation, autocast in (("stock", False), ("fast", False), ("fast", True)):
-        use_fusion_implementation(model, implementation)  # type: ignore[arg-type]
+        use_fusion_implementation(model, implementation)
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             attentions = model(**batch(), output_adapter_fusion_attentions=True).adapter_fusion_attentions
         (by_layer,) = attentions.values()
@@ -310,7 +310,7 @@ def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_fusion_of_another_form_goes_to_stock(setting: dict[str, bool], fast: int, count_fast: list[int]) -> None:
-    model = fused_model(**setting)  # type: ignore[arg-type]
+    model = fused_model(**setting)
     use_fusion_implementation(model, "fast")
     model.eval()
     try:
@@ -322,14 +322,14 @@ def test_a_fusion_of_another_form_goes_to_stock(setting: dict[str, bool], fast: 
 
 def test_adapters_that_a_site_lacks_go_to_stock() -> None:
     layer = fused_model().encoder.layer[0].output
-    site = FusionSite(layer, lambda setup, state, lvl: (setup, state, lvl))  # type: ignore[arg-type, return-value]
+    site = FusionSite(layer, lambda setup, state, lvl: (setup, state, lvl))
     setup: Any = Fuse("task0", "task1", "elsewhere")
     layer.adapters_config.fusions[setup.name], layer.adapters_config.fusion_name_map[setup.name] = (
         layer.adapters_config.fusions["task0,task1,task2"],
         None,
     )
-    assert site(setup, "state", 2) == (setup, "state", 2)  # type: ignore[arg-type, comparison-overlap]
-    assert site(setup, "state") == (setup, "state", 0)  # type: ignore[arg-type, comparison-overlap]
+    assert site(setup, "state", 2) == (setup, "state", 2)
+    assert site(setup, "state") == (setup, "state", 0)
 
 
 @pytest.mark.parametrize("rank", [64, 40])
@@ -352,7 +352,6 @@ def test_the_chosen_forms_take_the_fewest_operations(rank: int, monkeypatch: pyt
         lines[forms] = 2 * once - twice, (twice - once) / 4  # weights are multiplied once, and states for each token
     for tokens in range(2, 400, 2):
         costs = {forms: fixed + per_token * tokens for forms, (fixed, per_token) in lines.items()}
-        assert site._bank is not None
         assert costs[cheapest_forms(tokens, site._bank, rank)] < 1.03 * min(costs.values())
 
 

@@ -185,7 +185,7 @@ def test_what_is_saved_is_what_was_trained(
     load_fusion(again, folders, folder)
     assert layers(again) and not trainable(again)
     for implementation in ("stock", "fast"):
-        use(again, implementation)  # type: ignore[arg-type]
+        use(again, implementation)
         torch.testing.assert_close(hidden(again), expected, atol=1e-4, rtol=0)
 
 

@@ -47,7 +47,7 @@ def members(form: str) -> list[str]:
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implementation, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implementation, backbone, sources) -> None:
     encoder = fused(backbone, sources, form, implementation)
     whole, names = hidden(encoder), list(encoder.state_dict())
     for name in {members(form)[0], members(form)[-1]}:
@@ -62,7 +62,7 @@ def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implemen
 
 
 @pytest.mark.parametrize("form", ["token", "scalar", "vector", "matrix"])
-def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:
     encoder, names = fused(backbone, sources, form, "fast"), members(form)
     with leaving_out(encoder, names, "meals"):
         found = hidden(encoder)
@@ -72,7 +72,7 @@ def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:
     torch.testing.assert_close(found, hidden(encoder), atol=1e-5, rtol=1e-5)
 
 
-def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:  # type: ignore[no-untyped-def]
+def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:
     encoder = fused(backbone, sources, "token", "fast")
     whole = hidden(encoder)
     with pytest.raises(KeyError), leaving_out(encoder, members("token"), "meals"):
@@ -81,7 +81,7 @@ def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:  # 
 
 
 @pytest.mark.parametrize("name", ["films", "songs"])
-def test_the_only_adapter_and_a_strange_one_cannot_be_left_out(name, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+def test_the_only_adapter_and_a_strange_one_cannot_be_left_out(name, backbone, sources) -> None:
     encoder = fused(backbone, {"films": sources["films"]}, "without own", "fast")
     with (
         pytest.raises(ValueError, match=f"'{name}' cannot be left out of a fusion of films"),

@@ -68,7 +68,7 @@ def states(encoder: PreTrainedModel, mask: Tensor = PADDED) -> Tensor:
 
 def gradients(encoder: nn.Module, mask: Tensor = PADDED) -> dict[str, Tensor]:
     encoder.zero_grad()
-    read = states(encoder, mask)  # type: ignore[arg-type]
+    read = states(encoder, mask)
     (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
     return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
 

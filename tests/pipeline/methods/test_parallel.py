@@ -42,7 +42,7 @@ def make(
 ) -> PreTrainedModel:
     encoder = backbone.load()
     for name, width in zip(names, widths, strict=False):
-        add_adapter(encoder, name, sites, width)  # type: ignore[arg-type]
+        add_adapter(encoder, name, sites, width)
     randomise(encoder.requires_grad_(False), ".adapters.", seed=1)
     return encoder
 
@@ -60,7 +60,7 @@ def make_from(backbone: Backbone, *configs: object) -> PreTrainedModel:
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("names", [NAMES[:1], NAMES[:2], NAMES])
 @pytest.mark.parametrize("widths", [(8, 8, 8), (4, 8, 16)], ids=["equal", "mixed"])
-def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: Backbone) -> None:  # type: ignore[no-untyped-def]
+def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: Backbone) -> None:
     encoder = make(backbone, sites, names, widths)
     expected = alone(encoder, names)
     parallel_adapters(encoder, names)
@@ -86,7 +86,7 @@ def rows_seen(encoder: PreTrainedModel) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("dropped", "seen"), [([], [(4, 12), (12, 12)]), ([0], [(4, 4), (4, 12)]), ([1], [(4, 12), (12, 12)])]
 )
-def test_layers_without_adapters_are_passed_and_those_below_all_sites_run_once(dropped, seen, backbone) -> None:  # type: ignore[no-untyped-def]
+def test_layers_without_adapters_are_passed_and_those_below_all_sites_run_once(dropped, seen, backbone) -> None:
     config = SeqBnConfig(reduction_factor=4, leave_out=dropped)
     encoder = make_from(backbone, config, config, config)
     expected = alone(encoder, NAMES)

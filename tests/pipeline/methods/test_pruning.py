@@ -29,7 +29,7 @@ def sources(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.fixture(params=["fast", "stock"])
-def fused(request, backbone: Backbone, sources: dict[str, SavedModules]) -> PreTrainedModel:  # type: ignore[no-untyped-def]
+def fused(request, backbone: Backbone, sources: dict[str, SavedModules]) -> PreTrainedModel:
     encoder = backbone.load()
     add_standard_fusion(encoder, sources)
     randomise(encoder, "adapter_fusion_layer", seed=3, scale=0.1)
@@ -52,7 +52,7 @@ def test_shares_are_the_mean_attention_of_tokens(fused: PreTrainedModel) -> None
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("kept", [("films", "pairs"), ("pairs", "meals"), ("films", "meals"), ("pairs",)])
-def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sources) -> None:
     """The same as fusing the kept adapters with the trained Q, K and V from the beginning."""
     trained = {name.replace("films,meals,pairs", "*"): p.clone() for name, p in fused.named_parameters()}
     names = prune_fusion(fused, NAMES, kept)
@@ -69,7 +69,7 @@ def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sou
 
 
 @pytest.mark.parametrize("kept", [("films", "pairs"), ("meals",)])
-def test_stock_adapterhub_loads_a_pruned_fusion(kept, fused, backbone, backbone_folder, sources, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_stock_adapterhub_loads_a_pruned_fusion(kept, fused, backbone, backbone_folder, sources, tmp_path) -> None:
     prune_fusion(fused, NAMES, kept)
     save_fused(fused, kept, tmp_path / "pruned")
     ours, theirs = backbone.load(), BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)

@@ -234,7 +234,7 @@ def test_a_missing_folder_is_not_taken_for_a_hub_id_and_an_unreachable_hub_names
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "modernbert"])
-def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(family, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(family, tmp_path) -> None:
     backbone = open_backbone(str(save_backbone(tmp_path / family, family)))
     before = {n: m.p for n, m in backbone.load().named_modules() if isinstance(m, torch.nn.Dropout)}
     after = {n: m.p for n, m in backbone.load(0.37).named_modules() if isinstance(m, torch.nn.Dropout)}

@@ -81,9 +81,7 @@ def test_the_prefix_ends_below_what_trains(make: Make) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
 @pytest.mark.parametrize(("family", "encoding"), [("bert", "siamese"), *((family, "cross") for family in FAMILIES)])
-def test_outputs_and_gradients_are_those_without_a_cache(  # type: ignore[no-untyped-def]
-    family, encoding, drop_layers, share, make: Make
-) -> None:
+def test_outputs_and_gradients_are_those_without_a_cache(family, encoding, drop_layers, share, make: Make) -> None:
     model = make(drop_layers, family, encoding)
     split = make_split(siamese=encoding == "siamese", types=family in ("bert", "electra"))
     known = cache(model, split, share * cache(model, split).bytes)
@@ -100,7 +98,7 @@ def test_outputs_and_gradients_are_those_without_a_cache(  # type: ignore[no-unt
 
 
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
-def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     model, split = make(drop_layers), make_split()
     bound = cache(model, split).bytes // 2
     known = cache(model, split, bound)
@@ -125,7 +123,7 @@ def test_the_bound_binds_and_keeps_the_shortest(drop_layers, make: Make, monkeyp
 
 
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
-def test_what_is_kept_does_not_depend_on_what_was_asked_first(drop_layers, make: Make) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_kept_does_not_depend_on_what_was_asked_first(drop_layers, make: Make) -> None:
     """The resumed run asks for another batch first, and reads the same bits."""
     model, split = make(drop_layers), make_split()
     one, other = (cache(model, split, 0.6 * cache(model, split).bytes) for _ in range(2))

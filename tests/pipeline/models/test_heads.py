@@ -21,7 +21,6 @@ def parameters(heads: dict[str, dict[str, Any]]) -> int:
     count = 0
     for of, values in ((find_task(task), values) for task, values in heads.items()):
         recipe = resolve(Recipe.parse(values, "test"), of, "fp32")
-        assert recipe.head is not None
         vectors = 2 if recipe.encoding == "siamese" else 1
         head = build_head(recipe.head, 768, outputs_of(recipe, of), vectors, recipe.head_dropout)
         count += sum(parameter.numel() for parameter in head.parameters())

@@ -18,9 +18,9 @@ TASKS = ("a", "b", "c")
 def models(encoder: PreTrainedModel, top: int, pooling: str = "mean") -> dict[str, TransferModel]:
     made = {}
     for task, own in zip(TASKS, split_encoder(encoder, top, len(TASKS)), strict=True):
-        make_lean(own, pooling)  # type: ignore[arg-type]
+        make_lean(own, pooling)
         head = build_head("linear", width=encoder.config.hidden_size, outputs=2, vectors=1, dropout=0.0)
-        made[task] = TransferModel(own, head, "cross", pooling)  # type: ignore[arg-type]
+        made[task] = TransferModel(own, head, "cross", pooling)
     return made
 
 
@@ -100,7 +100,7 @@ def test_more_layers_than_there_are_cannot_be_split(encoder: PreTrainedModel) ->
         split_encoder(encoder, 99, 2)
 
 
-def test_a_static_encoder_beside_the_tuned_one_stays_as_it_is(encoder: PreTrainedModel, backbone) -> None:  # type: ignore[no-untyped-def]
+def test_a_static_encoder_beside_the_tuned_one_stays_as_it_is(encoder: PreTrainedModel, backbone) -> None:
     static = backbone.load()
     static.requires_grad_(False)
     width = encoder.config.hidden_size

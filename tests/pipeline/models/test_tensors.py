@@ -87,7 +87,7 @@ def fused(backbone: Backbone, tmp_path: Path) -> PreTrainedModel:
     return encoder
 
 
-def test_a_fusion_leaves_backbone_and_adapters_as_their_files_have_them(fused, backbone, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_fusion_leaves_backbone_and_adapters_as_their_files_have_them(fused, backbone, tmp_path) -> None:
     before = adapter_hashes(fused, NAMES)
     assert before == {name: hash_tensors(load_file(tmp_path / name / "adapter.safetensors")) for name in NAMES}
     assert before["films"] != before["meals"]
@@ -98,7 +98,7 @@ def test_a_fusion_leaves_backbone_and_adapters_as_their_files_have_them(fused, b
     ("part", "message"),
     [(".adapters.meals.", "frozen adapters changed during training: meals"), ("word_embeddings", "changed")],
 )
-def test_one_bit_of_an_adapter_or_the_backbone_is_seen(part, message, fused, backbone) -> None:  # type: ignore[no-untyped-def]
+def test_one_bit_of_an_adapter_or_the_backbone_is_seen(part, message, fused, backbone) -> None:
     before = adapter_hashes(fused, NAMES)
     changed = next(parameter for name, parameter in fused.named_parameters() if part in name)
     changed.detach().view(torch.int32).flatten()[-1] ^= 1

@@ -227,7 +227,6 @@ def test_finishing_drops_the_checkpoint_and_replaces_an_older_result(ledger: Led
     ledger.finish(record(scores={"sst": OWN.model_copy(update={"dev": 0.75})}), CURVE[:1], {"sst": TABLE[:1]})
     assert not ledger.checkpoint_file(RUN).parent.exists()
     found = ledger.find(RUN)
-    assert found is not None
     assert (found.dev, len(ledger.predictions(RUN))) == (0.75, 1)
 
 
@@ -237,7 +236,7 @@ def test_a_run_whose_checkpoint_is_dropped_keeps_what_it_finished_before(ledger:
     ledger.checkpoint_file(RUN).write_bytes(b"state")
     ledger.drop_checkpoint(RUN)
     assert not ledger.checkpoint_file(RUN).parent.exists()
-    assert ledger.find(RUN) == record(finished_at=ledger.find(RUN).finished_at)  # type: ignore[union-attr]
+    assert ledger.find(RUN) == record(finished_at=ledger.find(RUN).finished_at)
     ledger.drop_checkpoint(RUN)
     ledger.drop_checkpoint("never made")
     assert not ledger.folder("never made").exists()
@@ -303,7 +302,7 @@ def test_the_next_command_may_wait_for_a_run(
         ledger.finish(record(scores={"sst": OWN, "quora": score}), CURVE, PREDICTIONS | {"quora": TABLE})
         process.kill()
         assert set(added.result(timeout=10).scores) == {"quora", "sst", "sts"}
-    assert set(ledger.find(RUN).scores) == {"quora", "sst", "sts"}  # type: ignore[union-attr]
+    assert set(ledger.find(RUN).scores) == {"quora", "sst", "sts"}
 
 
 def test_scores_that_come_late_do_not_bring_a_removed_run_back(ledger: Ledger) -> None:

@@ -437,7 +437,6 @@ def test_every_shipped_study_names_what_its_published_table_has(whole: Synthetic
 def test_what_the_published_table_does_not_have_is_told_before_training(
     change: dict[str, object], told: list[str], whole: Synthetic
 ) -> None:
-    assert whole.study.published is not None
     published = whole.study.published.model_copy(update=change)
     found = published_mistakes(whole.study.model_copy(update={"published": published}))
     assert len(found) == len(told)
@@ -468,7 +467,6 @@ def test_few_training_rows_and_unscored_starts_name_each_row(tmp_path: Path) -> 
     (sentence,) = low_resource_sentences(runs)
     assert sentence.endswith(": the difference is not significant for fusion, one; fusion, two.")
     table = fusion_gain_table(runs)
-    assert table is not None
     assert any(note.startswith("fusion, one; fusion, two: not scored before training") for note in table.notes)
 
 

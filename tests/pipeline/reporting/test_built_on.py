@@ -16,7 +16,6 @@ from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 def lines_of(study: Synthetic) -> dict[tuple[object, str], dict[str, Cell]]:
     table = built_on_table(StudyRuns(study.result, study.ledger))
-    assert table is not None
     lines = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return {(line["method"].sort, line["target"].text): line for line in lines}
 

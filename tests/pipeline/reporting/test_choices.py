@@ -16,7 +16,7 @@ def choices_of(study: Synthetic) -> dict[object, str]:
 
 
 def read(*records: object) -> tuple[SourceRun, ...]:
-    return tuple(SourceRun(task=r.task, run=r.run, digest="a" * 64) for r in records)  # type: ignore[attr-defined]
+    return tuple(SourceRun(task=r.task, run=r.run, digest="a" * 64) for r in records)
 
 
 def test_what_each_method_chose_is_counted_from_its_records(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
         ({"trainable": "head"}, HEAD, True, BACKBONE + HEAD),
     ],
 )
-def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, started, expected, own) -> None:  # type: ignore[no-untyped-def]
+def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, started, expected, own) -> None:
     record = own.record("multitask", "sst", 7, recipe=Recipe.parse(recipe, "test"))
     sources = (SourceRun(task="sst", run=record.run, digest="abc"),) if started else ()
     cost = record.cost.model_copy(update={"trainable_parameters": trained})
@@ -148,6 +148,5 @@ def test_an_ensemble_is_measured_against_one_backbone_and_stores_each_once(
     cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["joined"]
     assert cells["of the backbone"].sort == (pytest.approx(share) if share else None)
     main = main_table(runs)
-    assert main is not None
     of_scores = {cells[0].sort: dict(zip(main.columns, cells, strict=True)) for cells in main.rows}["joined"]
     assert [own["peak memory, MB"].text for own in (cells, of_scores)] == ["-", "-"]

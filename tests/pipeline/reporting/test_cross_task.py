@@ -40,7 +40,6 @@ def study(tmp_path: Path) -> Synthetic:
 
 def lines(study: Synthetic) -> dict[str, dict[str, Any]]:
     table = cross_task_table(StudyRuns(study.result, study.ledger))
-    assert table is not None
     return {row[1].text: dict(zip(table.columns, row, strict=True)) for row in table.rows}
 
 

@@ -18,7 +18,6 @@ def test_sequential_tuning_is_measured_before_and_after(runs: StudyRuns) -> None
         if full:
             assert set(change.before) <= {record.dev for record in full}
         assert change.difference == pytest.approx(sum(change.after) / 2 - sum(change.before) / 2)
-        assert change.comparison is not None
         assert change.comparison.difference == pytest.approx(change.difference)
         assert change.comparison.verdict == "worse"
 

@@ -31,7 +31,6 @@ def line_of(study: Synthetic) -> tuple[dict[str, Cell], tuple[str, ...], str]:
     """The one line of the table, its notes, and the sentences."""
     runs = StudyRuns(study.result, study.ledger)
     table = fusion_gain_table(runs)
-    assert table is not None
     (row,) = table.rows
     return dict(zip(table.columns, row, strict=True)), table.notes, " ".join(fusion_sentences(runs))
 

@@ -211,7 +211,6 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
             expected = runs.cell(line, target)[0].value - runs.cell("full", target)[0].value
             assert duel.parts[target].value == pytest.approx(expected)
     table = opponents_table(runs)
-    assert table is not None
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
@@ -303,7 +302,6 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     runs = runs_of(study)
     calls = [call for call in close_calls(runs) if call.duel.kind == "the target alone"]
     table = opponents_table(runs)
-    assert table is not None
     told = [note for note in table.notes if "depend on a choice between rows" in note]
     (sentence,) = opponents_sentences(runs)
     says = "that against the target alone on mr and that against the best row without fusion on mr." in sentence

@@ -10,7 +10,7 @@ from pipeline.reporting.page import write_overview
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, plain, sample_report
 
 
-def written(reports: Path, name: str, finished: str = "2026-01-02T03:04:05+00:00", text=plain) -> None:  # type: ignore[no-untyped-def]
+def written(reports: Path, name: str, finished: str = "2026-01-02T03:04:05+00:00", text=plain) -> None:
     report = sample_report(reports / name / "figures", text)
     records = {run: record.model_copy(update={"finished_at": finished}) for run, record in report.records.items()}
     (reports / name / "index.html").write_text("the page")

@@ -46,7 +46,6 @@ def recipe_of(study: Study, row: str, task: str) -> Recipe:
 def rows_of(study: Study) -> Iterator[tuple[str, str, str, dict[str, tuple[str, str]]]]:
     """Of each row of a study: table and name in its report, task, and the settings that are not the report's."""
     source = study.published
-    assert source is not None
     tasks = [task for task in dict.fromkeys(source.tasks.values()) if task in study.targets]
     names = {
         (table, value.row)
@@ -79,7 +78,6 @@ def found() -> dict[Place, dict[str, tuple[str, str]]]:
     places: dict[Place, dict[str, tuple[str, str]]] = {}
     for study in studies():
         source = study.published
-        assert source is not None
         for table, name, _, different in rows_of(study):
             split = "train/dev" if table in source.curves else source.split
             places.setdefault((source.report, table, split, name), {}).update(different)

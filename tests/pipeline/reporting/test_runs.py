@@ -127,7 +127,6 @@ def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(t
     runs = StudyRuns(study.result, study.ledger)
     (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
     first, last = runs.trainer(on_sst), runs.trainer(on_sts)
-    assert first is not None
     assert last == on_sts.record
     assert (first.task, on_sst.record) == ("sst", last)
     assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
@@ -148,5 +147,4 @@ def test_a_low_resource_curve_counts_the_rows_of_the_task_that_was_learned_first
     for row in ("full", "cycle"):
         study.add(row, "sst", 1, rows=100)
     curve = low_resource(StudyRuns(study.result, study.ledger))
-    assert curve is not None
     assert [curve.train_rows(point, ["sst"]) for point in curve.points] == [100, 700]

@@ -36,7 +36,6 @@ def held(workspace: Workspace, quick: Quick, target: str, **settings: object) ->
 
 def accuracy_on_films(workspace: Workspace, record: RunRecord) -> float:
     """Of the model of another task with the same labels."""
-    assert workspace.data is not None
     rows, output = workspace.data / "films" / "dev.csv", workspace.reports / f"{record.run}.csv"
     predict(record.task, rows, output, dataclasses.replace(workspace), using=record.run, **FP32)
     found = pd.read_csv(output)  # with the labels, which are numbers
@@ -68,7 +67,6 @@ def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace:
     record = TrainingRun(fusion.request(chosen, seed=0, limit=None), workspace).get()
     assert record.anchor is None
     weights = workspace.ledger.attention(record.run)
-    assert weights is not None
     assert weights["weight"].to_numpy() == pytest.approx(0.5, abs=1e-3)
 
 
@@ -96,7 +94,6 @@ def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> No
     curve = workspace.ledger.curve(record.run)
     assert curve["dev"].iloc[0] == own.dev > curve["dev"].iloc[1:].max()
     assert (record.dev, record.best_epoch) == (own.dev, 0)
-    assert workspace.data is not None
     output = workspace.reports / "films.csv"
     predict(
         "films", workspace.data / "films" / "dev.csv", output, dataclasses.replace(workspace), using=record.run, **FP32

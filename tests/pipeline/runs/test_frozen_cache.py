@@ -55,7 +55,7 @@ def curve(folder: Path, record: RunRecord) -> list[list[str]]:
     return [line.split(",")[:5] for line in file.read_text().splitlines()]
 
 
-def test_a_cache_changes_no_result(train, cached_bytes, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_cache_changes_no_result(train, cached_bytes, tmp_path: Path) -> None:
     whole, none = train("whole"), train("none", cache_gb=0.0)
     assert min(cached_bytes[:2]) > 0
     assert cached_bytes[2:] == [0, 0]
@@ -67,7 +67,7 @@ def test_a_cache_changes_no_result(train, cached_bytes, tmp_path: Path) -> None:
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("share", [1.0, 0.6])
-def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_never_stopped(  # type: ignore[no-untyped-def]
+def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_never_stopped(
     share, train, cached_bytes, monkeypatch, tmp_path
 ) -> None:
     train("measured")

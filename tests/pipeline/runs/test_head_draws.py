@@ -31,7 +31,6 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def head(record: RunRecord) -> torch.Tensor:
-    assert record.artifact is not None
     (tensor,) = [t for name, t in load_file(Path(record.artifact) / "head.safetensors").items() if t.ndim == 2]
     return tensor
 
@@ -41,7 +40,7 @@ def first_head(workspace: Workspace, task: str, quick: Quick, seed: int, **reque
     asked = RunRequest.single("sequential" if request else "full", workspace.task(task), quick("full"), seed, **request)
     parts = resolve_parts(asked, workspace)
     built = build_for_training(asked, parts, workspace.backbone, workspace.ledger)
-    return built.model.of(task).head.out.weight.detach()  # type: ignore[union-attr,return-value]
+    return built.model.of(task).head.out.weight.detach()
 
 
 def likeness(one: torch.Tensor, other: torch.Tensor) -> float:

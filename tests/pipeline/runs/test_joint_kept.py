@@ -42,7 +42,7 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
         out = tmp_path / "out.parquet"
         source = data_folder / rows_of / "dev.csv"
         settings = {"using": run, "batch_size": 16, "precision": "fp32"}
-        written = predict(target, source, out, dataclasses.replace(workspace), **settings)  # type: ignore[arg-type]
+        written = predict(target, source, out, dataclasses.replace(workspace), **settings)
         found = pd.read_parquet(out).drop(columns=pd.read_csv(source).columns.drop("id"))
         numbers = found.replace({"bad": 0, "good": 1}).infer_objects()
         return numbers.rename(columns=lambda name: name.replace("_bad", "_0").replace("_good", "_1")), written.passes
@@ -70,7 +70,7 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
     ],
     ids=str,
 )
-def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick, says) -> None:  # type: ignore[no-untyped-def]
+def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick, says) -> None:
     record = trained(workspace, quick, ["films", "meals"], **settings)
     expected = {task: workspace.ledger.predictions(record.run, task) for task in ("films", "meals")}
     for task, dev in expected.items():
@@ -87,7 +87,7 @@ def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick
     )
 
 
-def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, quick: Quick, says) -> None:
     """What is frozen in it is not as it was pretrained."""
     start = single_run(workspace, "full", "pairs", quick("full"), seed=1).get()
     record = trained(workspace, quick, ["films", "meals"], trainable="head", start=start)
@@ -95,7 +95,7 @@ def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, 
     pd.testing.assert_frame_equal(says("films", record.run, "films")[0], dev, check_dtype=False, atol=1e-5)
 
 
-def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says, monkeypatch) -> None:
     rows: dict[str, Any] = {
         "joint": {"method": "multitask"},
         "in-turn": {"method": "sequential", "order": ["meals", "films"]},
@@ -148,7 +148,7 @@ def study_of(record: RunRecord, targets: list[str], place: Workspace) -> StudyRe
     ],
     ids=str,
 )
-def test_its_attention_is_that_of_the_task_in_the_title(settings, differ, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+def test_its_attention_is_that_of_the_task_in_the_title(settings, differ, workspace: Workspace, quick: Quick) -> None:
     record = trained(workspace, quick, ["films", "meals"], **settings)
     both = study_of(record, ["films", "meals"], workspace)
     films, meals = maps_of("the film is good", [record.run], both, workspace.ledger)
@@ -174,13 +174,13 @@ def test_its_attention_reads_a_pair_as_the_task_does(workspace: Workspace, quick
     assert read == [("films,", 9), ("pairs,", 6), ("pairs,", 4)]
 
 
-def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:
     record = trained(workspace, quick, ["films", "meals"])
     with pytest.raises(PipelineError, match="was trained for 'films', 'meals', not 'pairs'"):
         says("pairs", record.run, "pairs")
 
 
-def test_a_damaged_or_changed_one_is_refused(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_or_changed_one_is_refused(workspace: Workspace, quick: Quick, says) -> None:
     record = trained(workspace, quick, ["films", "meals"])
     file = workspace.ledger.weights_file(record.run)
     file.write_bytes(file.read_bytes()[:-1])

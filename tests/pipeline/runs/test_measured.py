@@ -77,7 +77,6 @@ def test_a_fusion_tells_what_it_listens_to(settings: dict[str, str], workspace: 
         assert workspace.ledger.attention(record.run) is None
     fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1).record
     attention = workspace.ledger.attention(fused.run)
-    assert attention is not None
     keys = attention[["layer", "site", "adapter"]].apply(tuple, axis=1).tolist()
     assert keys == [(la, site, name) for la in (0, 1) for site in ("attention", "ffn") for name in ("films", "meals")]
     assert attention.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)

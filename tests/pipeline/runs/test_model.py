@@ -54,7 +54,6 @@ def opened(workspace: Workspace) -> Callable[..., Model]:
 
 def commanded(workspace: Workspace, task: str, **settings: Any) -> tuple[list[Any], list[Predicted], str]:
     """The texts of the task's dev rows, and what the command predicts for them with which run."""
-    assert workspace.data is not None
     file, out = workspace.data / task / "dev.csv", workspace.reports.parent / "out.parquet"
     values = {"using": "auto", "batch_size": 64, "precision": "fp32", **settings}
     run = predict(task, file, out, dataclasses.replace(workspace), **values).tasks[0].name
@@ -86,7 +85,7 @@ def commanded(workspace: Workspace, task: str, **settings: Any) -> tuple[list[An
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_numbers_are_those_of_the_command(
     task: str, settings: dict[str, Any], precision: str, workspace: Workspace, quick: Quick, opened
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     extract(task, quick("adapter", epochs=1, **settings), workspace, seed=0)
     for batch_size in (7, 64):
         texts, expected, _ = commanded(workspace, task, precision=precision, batch_size=batch_size)
@@ -105,7 +104,7 @@ def test_the_numbers_are_those_of_the_command(
 
 def test_a_model_is_named_by_task_run_or_folder(
     workspace: Workspace, adapters, quick: Quick, opened, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     fused = fuse("films", quick("fusion", epochs=1), workspace, seed=1).record
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
     own, folder = adapters["films"], Path(adapters["films"].artifact)
@@ -161,7 +160,7 @@ UNFIT: list[tuple[str, Any, str]] = [
 ]
 
 
-def test_texts_that_do_not_fit_the_task_are_named(workspace: Workspace, adapters, opened) -> None:  # type: ignore[no-untyped-def]
+def test_texts_that_do_not_fit_the_task_are_named(workspace: Workspace, adapters, opened) -> None:
     models = {task: opened(task) for task in ("films", "pairs")}
     for task, texts, message in UNFIT:
         with pytest.raises(PipelineError, match=message) as caught:
@@ -176,7 +175,7 @@ def test_texts_that_do_not_fit_the_task_are_named(workspace: Workspace, adapters
         assert model.predict([]) == model.lengths([]) == []
 
 
-def test_texts_may_be_any_column_or_iterator(workspace: Workspace, adapters, opened) -> None:  # type: ignore[no-untyped-def]
+def test_texts_may_be_any_column_or_iterator(workspace: Workspace, adapters, opened) -> None:
     model, texts = opened(), ["the film is good", "the film is bad"]
     expected = model.predict(texts)
     table = pd.DataFrame({"text": texts})
@@ -187,7 +186,7 @@ def test_texts_may_be_any_column_or_iterator(workspace: Workspace, adapters, ope
 
 def test_a_model_that_cannot_be_had_is_one_message(
     workspace: Workspace, adapters, opened, tmp_path, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     run, folder = adapters["films"].run, Path(adapters["films"].artifact)
     other = save_backbone(tmp_path / "other", seed=7)
     monkeypatch.chdir(tmp_path)
@@ -248,7 +247,7 @@ def test_a_model_that_cannot_be_had_is_one_message(
 
 def test_the_backbone_is_the_one_that_the_manifest_names(
     workspace: Workspace, quick: Quick, opened, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     moved = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "here", seed=7)))
     extract("films", quick("adapter", epochs=1), moved, seed=1)
     texts, expected, _ = commanded(moved, "films")
@@ -265,7 +264,7 @@ def test_the_backbone_is_the_one_that_the_manifest_names(
 
 def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
     workspace: Workspace, adapters, opened, data_folder: Path, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     data = Path(shutil.copytree(data_folder, tmp_path / "data"))
     toml = data / "films" / "task.toml"
     toml.write_text(toml.read_text().replace('["bad", "good"]', '["good", "bad"]'))
@@ -276,7 +275,7 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
 
 def test_a_task_may_be_named_by_its_alias_in_the_folders_that_describe_it(
     workspace: Workspace, adapters, opened, data_folder: Path, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     (tmp_path / "empty").mkdir()
     toml = Path(shutil.copytree(data_folder / "films", tmp_path / "data" / "films")) / "task.toml"
     toml.write_text(f'aliases = ["movies"]\n{toml.read_text()}')
@@ -302,7 +301,7 @@ def test_a_task_may_be_named_by_its_alias_in_the_folders_that_describe_it(
     ],
     ids=str,
 )
-def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adapters, quick, opened) -> None:  # type: ignore[no-untyped-def]
+def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adapters, quick, opened) -> None:
     """Averaged over tokens, it is what a report says of the same row."""
     fused = fuse("films", quick("fusion", epochs=1, **settings), workspace, seed=1).record
     text = "the film is very good"
@@ -324,7 +323,7 @@ def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adap
         assert len(of_site) == site.tokens * len(names)
 
 
-def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
+def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick: Quick, opened) -> None:
     pair = ("the film is good", "the meal is very bad")
     cross = fuse("pairs", quick("fusion", epochs=1), workspace, seed=1).record
     table = opened(f"pairs@{cross.run}").explain(pair)
@@ -344,7 +343,7 @@ def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick
     assert np.array_equal(first, second)
 
 
-def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
+def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, quick: Quick, opened) -> None:
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
     for target, using in (("films", "adapter"), (f"films@{full.run}", "auto")):
         with pytest.raises(
@@ -357,7 +356,7 @@ def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, qui
 
 
 @pytest.mark.long
-def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]
+def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:
     code = (
         "import logging, sys, transformers\nlevel = logging.getLogger('transformers').level\n"
         "from accelerate.state import AcceleratorState, PartialState\nfrom pipeline import load\n"
@@ -400,7 +399,7 @@ def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
 
 def test_the_examples_in_the_documentation_run(
     backbone_folder: Path, data_folder: Path, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, as_here in (("tickets", "films"), ("sts", "pairs")):
         folder = Path(shutil.copytree(data_folder / as_here, tmp_path / "data" / name))
@@ -427,7 +426,7 @@ def test_the_examples_in_the_documentation_run(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gives_the_numbers_of_the_cpu(workspace: Workspace, adapters, opened) -> None:  # type: ignore[no-untyped-def]
+def test_a_gpu_gives_the_numbers_of_the_cpu(workspace: Workspace, adapters, opened) -> None:
     texts = ["the film is good", "the meal is very bad"]
     models = [opened(device=device) for device in ("cpu", "cuda", "cuda:0")]
     one, *others = [[p.probabilities["good"] for p in model.predict(texts)] for model in models]

@@ -62,7 +62,6 @@ def test_from_extract_to_predict_and_through_an_export(
     record = extract(task, quick("adapter", adapter=kind, epochs=1, **SIZES, **settings), workspace, seed=0).record
     assert set(record.unchanged) == {"backbone"}
     artifact = workspace.store.find(record.run)
-    assert artifact is not None
     artifact.verify()
     names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors", "seen.parquet"}
     ours = isinstance(METHODS[kind], SiteAdapter)

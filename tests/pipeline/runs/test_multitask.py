@@ -46,7 +46,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
         ("films", {"trainable": "full+adapter", "backbone_learning_rate": 1e-4, "layer_decay": 0.5}),
     ],
 )
-def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:
     recipe = quick(**{"trainable": "full"} | settings)
     plain = single_run(workspace, "full", task, recipe, seed=1, limit=50).get()
     alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
@@ -81,7 +81,6 @@ def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspac
     # A pass over the smallest task, 40 rows, is an epoch: three steps of three batches, of which its last has 8 rows.
     assert curve["examples"].tolist()[0] == 3 * 16 + 3 * 16 + 40
     heads = 2 * (2 * 32 + 2) + 32 + 1
-    assert record.parameters is not None
     assert (record.parameters.backbone, record.parameters.head) == (workspace.backbone.parameters, heads)
     assert record.cost.trainable_parameters == workspace.backbone.parameters + heads
 
@@ -156,7 +155,7 @@ def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace
 )
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(
     rule, steps, workspace, quick, tmp_path, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     settings = {"limits": {"pairs": 50}, **rule}
     record = make(workspace, quick, **settings).get()
     other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
@@ -188,7 +187,7 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(
         (TASKS, {"own": {"meals": {"head": "cosine", "encoding": "siamese"}}}, "compares two sentences"),
     ],
 )
-def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:
     with pytest.raises(PipelineError, match=message):
         make(workspace, quick, tasks, **settings)
 
@@ -222,7 +221,7 @@ def test_a_step_without_a_task_leaves_its_head_bit_for_bit_as_it_is(workspace: W
     assert torch.equal(two, three)
 
 
-def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monkeypatch) -> None:
     """The gradients of one step, before clipping and Adam: of all tasks weighted, and of the first alone."""
     from pipeline.training import fit
 
@@ -245,7 +244,7 @@ def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monk
             torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:
     plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
     operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
                     gradient_surgery="upgrad").get()  # fmt: skip
@@ -267,7 +266,7 @@ COSINE = {"pairs": {"encoding": "siamese", "head": "cosine"}}
 )
 def test_what_processes_that_add_up_gradients_cannot_train_is_refused(
     settings, message, fit, workspace, quick, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match=message):
         make(workspace, quick, precision="fp32", **settings)
@@ -277,7 +276,7 @@ def test_what_processes_that_add_up_gradients_cannot_train_is_refused(
 
 
 @pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
-def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:
     """Weights, a gradient (one a task with surgery) and two moments: what trains needs so many times its size more."""
     needed = copies * 4 * workspace.backbone.parameters
     monkeypatch.setattr("pipeline.training.memory.free_bytes", lambda: needed - 1)
@@ -350,7 +349,7 @@ def test_after_other_tasks_it_keeps_the_heads_that_fit(
     [({}, 1.0), ({"split_layers": 1}, None), ({"second_encoder": "static"}, 1.0), ({"second_encoder": "tuned"}, 4.0)],
     ids=str,
 )
-def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, workspace: Workspace, quick: Quick) -> None:
     record = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1, **settings).get()
     backbone, head = record.parameters.backbone, record.parameters.head
     trained = record.cost.trainable_parameters - head

@@ -99,7 +99,7 @@ def make(
     )
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
-    request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
+    request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())
     parts = {task: Part(TASKS[task], recipe)}
     model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
     sources = (each.manifest for each in request.adapters)
@@ -149,9 +149,7 @@ def with_file(store: Store, artifact: Artifact, file: str) -> Artifact:
     """The artifact that holds ``file``: of a fusion, it may be one of its sources."""
     if (artifact.folder / file).exists():
         return artifact
-    found = store.find(artifact.manifest.sources[0].run)
-    assert found is not None
-    return found
+    return store.find(artifact.manifest.sources[0].run)
 
 
 def resealed(store: Store, artifact: Artifact, changed: Artifact) -> Artifact:

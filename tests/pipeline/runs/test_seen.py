@@ -154,11 +154,10 @@ def test_rows_of_all_sources_are_left_out_whatever_became_of_these(
     shutil.rmtree(place.ledger.folder(source.run))
     if build in (_gated_away, _warm_adapter, _joint, _in_turn):  # the others read the source's adapter
         place.store.remove(source.run, force=True)
-    assert place.data is not None
     shutil.rmtree(place.data / "source")
     there = dataclasses.replace(place)
     for split, count in SHARED.items():
-        found = evaluate("target", there, using=using, split=split)  # type: ignore[arg-type]
+        found = evaluate("target", there, using=using, split=split)
         selected = 40 if split == "dev" else 0
         others = {} if build in (_fused, _warm_fusion, _warm_adapter, _joint, _in_turn, _ensemble) else {"other": 0}
         assert seen(found) == (count, 0, selected, {"source": count, **others})
@@ -226,7 +225,6 @@ def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick
 def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_models(
     place: Workspace, quick: Quick
 ) -> None:
-    assert place.data is not None
     for task in ("target", "source"):
         extract(task, quick("adapter", epochs=1), place, seed=0)
     recipe = quick("fusion", fusion="standard", epochs=1)
@@ -244,7 +242,6 @@ def test_rows_of_the_target_that_its_own_adapter_was_trained_on_count_as_the_mod
 def test_a_model_of_a_study_knows_which_rows_trained_and_selected_it(
     scoring: Any, limit: int | None, place: Workspace, quick: Quick
 ) -> None:
-    assert place.data is not None
     rows_of("train", 96).to_csv(place.data / "target" / "train.csv", index=False)
     there = dataclasses.replace(place, scoring=ScoredRows(rows=scoring, size=30))
     recipe = quick("adapter", epochs=1, permute_labels=scoring == "half")
@@ -321,7 +318,6 @@ def test_of_a_model_without_hashes_it_is_said_that_overlap_is_unknown(
 def forget(place: Workspace, run: str) -> None:
     """Make an artifact one that keeps no hashes."""
     artifact = place.store.find(run)
-    assert artifact is not None
     (artifact.folder / SEEN).unlink(missing_ok=True)
     files = {name: value for name, value in artifact.manifest.files.items() if name != SEEN}
     text = artifact.manifest.model_copy(update={"files": files}).model_dump_json()

@@ -31,9 +31,7 @@ UNTRAINED = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
 
 
 def artifact(workspace: Workspace, record: RunRecord) -> Artifact:
-    found = workspace.store.find(record.run)
-    assert found is not None
-    return found
+    return workspace.store.find(record.run)
 
 
 def weights(workspace: Workspace, record: RunRecord) -> dict[str, torch.Tensor]:
@@ -169,7 +167,6 @@ def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Wor
     assert [entry.error for entry in result.entries] == [None] * 3
     records = {entry.method: workspace.ledger.find(entry.run) for entry in result.entries if entry.run}
     begun, fusion = records["begun"], records["fusion"]
-    assert begun is not None and fusion is not None
     assert [source.task for source in begun.sources] == ["meals"]
     assert (begun.own.train_rows, begun.own.limit) == (24, 24)
     assert {source.task: source.run for source in fusion.sources}["films"] == begun.run
@@ -222,7 +219,7 @@ def test_a_row_that_makes_no_test_is_the_run_of_extract(workspace: Workspace, qu
 )
 def test_a_start_that_changes_nothing_is_said_to(
     limit: int | None, why: str, workspace: Workspace, quick: Quick, monkeypatch, capsys
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     extract("meals", quick("adapter", **UNTRAINED), workspace, seed=0)
     chosen(monkeypatch, None)
     recipe = quick("adapter", **UNTRAINED)

@@ -40,7 +40,6 @@ def read(place: Workspace, task: str = "films", limit: int | None = None, seed: 
 
 
 def texts(rows: pd.DataFrame | None) -> list[str]:
-    assert rows is not None
     return rows["text_a"].tolist()
 
 
@@ -92,7 +91,6 @@ def test_a_source_without_a_test_split_is_scored_on_dev_unless_test_was_asked_of
 def test_a_source_whose_test_split_has_no_labels_is_scored_on_dev_and_a_target_is_not(
     labels: str, place: Workspace
 ) -> None:
-    assert place.data is not None
     test = rows("meals test", 30)
     test = {"no column": test.drop(columns="label"), "blank": test.assign(label=None), "of the task": test}[labels]
     test.to_csv(place.data / "meals" / "test.csv", index=False)
@@ -120,7 +118,6 @@ def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace
 
 
 def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None:
-    assert place.data is not None
     films = place.data / "films"
     pd.read_csv(films / "train.csv").to_csv(films / "dev.csv", index=False)
     with pytest.raises(PipelineError, match="30 of 30 training rows to be held out also occur in dev"):
@@ -128,7 +125,6 @@ def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None
 
 
 def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace) -> None:
-    assert place.data is not None
     train = pd.read_csv(place.data / "films" / "train.csv")
     train.to_csv(place.data / "meals" / "train.csv", index=False)
     changes: dict[str, Any] = {"scoring": ScoredRows(rows="held-out", tasks={"meals": "dev"}), "held_out": ("films",)}
@@ -153,7 +149,6 @@ def test_no_row_that_chooses_or_scores_is_trained_on_for_another_task(place: Wor
     target, source = read(place, **changes), read(place, "meals", **changes)
     assert source.dropped == {"films": 4 if scoring == "test" else 3}
     for part in (target.dev, target.test) if scoring != "train" else (target.test,):
-        assert part is not None
         assert not overlapping_rows(source.train, part)[0].any()
 
 

@@ -592,7 +592,7 @@ def test_few_rows_get_enough_steps_unless_their_epochs_are_said(
     assert (recipe.min_steps, recipe.evaluations, recipe.epochs) == (least, evaluations, 4)
     assert {key: recipe.identity[key] for key in ("min_steps", "evaluations") if key in recipe.identity} == named
     assert recipe.epochs_over(320) == max(4, least // 10)
-    unresolved = Recipe(trainable="adapter", **given)  # type: ignore[arg-type]
+    unresolved = Recipe(trainable="adapter", **given)
     assert unresolved.epochs_over(320) == recipe.epochs_over(320)
 
 
@@ -635,7 +635,7 @@ def test_a_key_may_be_written_flat_or_in_its_part() -> None:
     mixed = {"pal": {"heads": 6}, "pal_size": 24}
     assert Recipe.parse(flat, "test") == Recipe.parse(parts, "test")
     assert Recipe.parse(mixed, "test").pal == Pal(size=24, heads=6)
-    assert Recipe(pal=Pal(size=24)) == Recipe(pal_size=24)  # type: ignore[call-arg]
+    assert Recipe(pal=Pal(size=24)) == Recipe(pal_size=24)
     assert Recipe.model_validate_json(Recipe.parse(flat, "test").model_dump_json()) == Recipe.parse(parts, "test")
 
 

@@ -131,5 +131,5 @@ def test_the_metrics_of_the_whole_are_those_of_its_classes(seed: int, classes: i
 
 @pytest.mark.parametrize(("metric", "value"), [("accuracy", 0.5), ("balanced-accuracy", 1 / 3), ("macro-f1", 2 / 9)])
 def test_the_largest_class_is_scored_by_the_metric(metric: str, value: float) -> None:
-    found = largest_class(np.array([1, 0, 2, 1, 1, 0]), NAMES, metric)  # type: ignore[arg-type]
+    found = largest_class(np.array([1, 0, 2, 1, 1, 0]), NAMES, metric)
     assert (found.name, found.score) == ("b", pytest.approx(value))

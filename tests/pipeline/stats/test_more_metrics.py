@@ -94,7 +94,7 @@ def test_a_task_takes_the_metrics_of_its_kind(metric: Metric) -> None:
     task = {"name": "mood", "text": ["text"], "label": "label", "metric": metric}
     kinds = {"classes": {"classes": ["bad", "good"]}, "score": {"range": [0, 5]}}
     for kind, values in kinds.items():
-        if metric in METRICS_OF[kind]:  # type: ignore[index]
+        if metric in METRICS_OF[kind]:
             assert Task.parse({**task, "kind": kind, **values}, "mood").metric == metric
         else:
             with pytest.raises(PipelineError, match=f"metric: use .* for kind '{kind}'"):

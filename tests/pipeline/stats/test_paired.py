@@ -332,7 +332,6 @@ def test_gains_that_cancel_over_the_seeds_do_not_make_systems_alike(signs: list[
     assert -low == high > 0  # though no seed does
     for shared in get_args(Shared):
         mean = mean_difference([difference, difference], shared)
-        assert mean is not None
         assert np.ptp(mean.comparison().interval) > 0
 
 
@@ -348,7 +347,6 @@ def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(shared:
             ours, theirs = (generator.random((2, 5, 500)) > right).astype(float)
             parts.append(paired_difference("accuracy", list(ours), list(theirs), np.zeros(500)))
         mean = mean_difference(parts, shared)
-        assert mean is not None
         wrong.append(mean.comparison().significant)
     assert (np.mean(wrong) <= 0.07) == (shared == "runs")
 
@@ -358,7 +356,6 @@ def test_the_mean_of_one_model_over_tasks_that_answer_alike_is_that_of_one_task(
     one = paired_difference("accuracy", list(ours), list(theirs), labels, [1, 2, 3, 4])
     same = paired_difference("accuracy", list(ours), list(ours), labels, [1, 2, 3, 4])
     mean = mean_difference([one, same], "runs")
-    assert mean is not None
     assert (mean.value, mean.variance) == pytest.approx((one.value / 2, one.variance / 4))
     assert mean.freedom == pytest.approx(one.freedom)
     few = paired_difference("accuracy", list(ours[:2]), list(theirs[:2]), labels, [8, 9])
@@ -439,7 +436,6 @@ def test_sources_that_runs_of_a_seed_share_make_no_false_verdicts(seeds: int, fa
         parts = [_over_seeds(of.mean(), Origin(1e-6, 1e6, 0.0, dict(enumerate(of)))) for of in study.T]
         for shared in ("nothing", "sources"):
             mean = mean_difference(parts, shared)
-            assert mean is not None
             wrong[shared] += mean.comparison(family).significant
     allowed = LEVEL / family * studies
     assert wrong["sources"] <= allowed

@@ -142,7 +142,6 @@ def test_a_writer_may_be_killed_at_any_step(kind: str, tmp_path: Path) -> None:
     put(kind, target, "old")
     found, left = [], 0
     with in_a_process(KILLED_AT_EVERY_STEP, tmp_path, kind) as process:
-        assert process.stdin is not None
         while line_of(process):
             left += len(names(tmp_path)) > 1
             clear_leftovers(tmp_path)

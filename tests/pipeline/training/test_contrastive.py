@@ -86,7 +86,7 @@ def test_a_run_with_it_reads_the_features_that_its_loss_is_made_of(
 def test_in_evaluation_nothing_is_kept() -> None:
     head = Head(joined, 4, 2, 0.0, 0.0)
     never: Any = pytest.fail
-    term = Contrastive(Regularised(Recipe(contrastive=1.0), head, never, never, never))  # type: ignore[arg-type]
+    term = Contrastive(Regularised(Recipe(contrastive=1.0), head, never, never, never))
     head.eval()(torch.zeros(2, 4))
     assert term._features is None
     head.train()(torch.zeros(2, 4))

@@ -173,7 +173,7 @@ def test_early_stopping_waits_for_its_patience() -> None:
 
 def test_frozen_parameters_do_not_move() -> None:
     model = make_model()
-    model[0].requires_grad_(False)  # type: ignore[union-attr]
+    model[0].requires_grad_(False)
     before = weights(model)
     train(model)
     assert equal(weights(model)[:2], before[:2])
@@ -212,11 +212,11 @@ def test_a_broken_loss_stops_with_its_step_and_keeps_the_last_good_state(broken:
 def test_a_penalty_is_added_once_a_step_however_the_batch_is_cut() -> None:
     whole, cut = make_model(0.0), make_model(0.0)
     for model, pieces in ((whole, 1), (cut, 4)):
-        train(model, pieces=pieces, penalties=[lambda model=model: 0.5 * model[0].weight.square().sum()])  # type: ignore[misc]
+        train(model, pieces=pieces, penalties=[lambda model=model: 0.5 * model[0].weight.square().sum()])
     plain = make_model(0.0)
     train(plain)
-    torch.testing.assert_close(whole[0].weight, cut[0].weight, atol=1e-5, rtol=1e-4)  # type: ignore[index]
-    assert whole[0].weight.norm() < plain[0].weight.norm()  # type: ignore[index]
+    torch.testing.assert_close(whole[0].weight, cut[0].weight, atol=1e-5, rtol=1e-4)
+    assert whole[0].weight.norm() < plain[0].weight.norm()
 
 
 class Group:
@@ -326,7 +326,7 @@ def test_two_processes_train_as_one_does(pieces: int) -> None:
     whole, group = make_model(0.0), Group(2)
 
     def penalised(model: nn.Module, **settings: Any) -> Progress:
-        return train(model, penalties=[lambda: model[0].weight.square().sum()], **settings)  # type: ignore[index]
+        return train(model, penalties=[lambda: model[0].weight.square().sum()], **settings)
 
     expected = penalised(whole)
     parts = [make_model(0.0), make_model(0.0)]
@@ -483,7 +483,7 @@ class Named(nn.Module):
         self.head = nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.backbone.encoder.layer[0](x)))  # type: ignore[union-attr, index]
+        return self.head(torch.relu(self.backbone.encoder.layer[0](x)))
 
 
 def test_equal_rates_are_plain_training_bit_for_bit() -> None:

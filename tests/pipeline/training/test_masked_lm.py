@@ -35,7 +35,7 @@ def masked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return ids, *Masking().apply(ids, SPECIAL, MASK, WORDS, np.random.default_rng(1))
 
 
-def test_berts_shares_hold_and_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
+def test_berts_shares_hold_and_special_tokens_are_never_asked_for(masked) -> None:
     ids, replaced, labels = masked
     chosen = labels != IGNORED
     assert not chosen[torch.isin(ids, SPECIAL)].any()

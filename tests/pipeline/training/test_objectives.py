@@ -60,7 +60,6 @@ def test_a_pair_is_a_duplicate_if_its_cosine_is_above_0_and_its_probability_agre
     outputs = torch.tensor([[0.3], [1e-6], [0.0], [-1e-6], [-1.0]])
     prediction = objective_for(QUORA, "cosine").predict(outputs)
     assert prediction.values.tolist() == [1, 1, 0, 0, 0]
-    assert prediction.probabilities is not None
     assert prediction.probabilities.sum(axis=1) == pytest.approx(np.ones(5))
     assert prediction.probabilities[:, 1] == pytest.approx([0.65, 0.5, 0.5, 0.5, 0.0], abs=1e-5)
 
@@ -235,7 +234,6 @@ def test_the_first_class_with_the_key_is_as_the_second_without(weights: torch.Te
     assert torch.equal(one.loss(outputs, labels), other.loss(outputs, 1 - labels))
     assert torch.equal(one.read(outputs), other.read(outputs).flip(-1))
     told, reversed_ = one.predict(outputs), other.predict(outputs)
-    assert told.probabilities is not None and reversed_.probabilities is not None
     np.testing.assert_array_equal(told.values, 1 - reversed_.values)
     np.testing.assert_array_equal(told.probabilities, reversed_.probabilities[:, ::-1])
 

@@ -31,7 +31,7 @@ def names(model: nn.Module, **options: object) -> list[tuple[float, set[str]]]:
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     return [
         (group["weight_decay"], {known[id(parameter)] for parameter in group["params"]})
-        for group in parameter_groups(model, 0.01, **options)  # type: ignore[arg-type]
+        for group in parameter_groups(model, 0.01, **options)
     ]
 
 
@@ -137,7 +137,7 @@ def test_equal_rates_make_the_groups_that_there_would_be_without() -> None:
 
 def test_a_task_called_head_is_not_a_head() -> None:
     model = transfer_model()
-    model.backbone.adapters = nn.ModuleDict({"head": nn.Linear(4, 2)})  # type: ignore[union-attr]
+    model.backbone.adapters = nn.ModuleDict({"head": nn.Linear(4, 2)})
     rates = peak_rates(model, recipe(learning_rate=3e-4, head_learning_rate=1e-3), OWN)
     assert rates["backbone.adapters.head.weight"] == 3e-4
 

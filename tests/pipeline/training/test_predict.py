@@ -40,7 +40,7 @@ def plain_outputs(model: TransferModel, split: TokenisedSplit) -> Tensor:
     found = []
     with torch.no_grad():
         for row in range(len(split)):
-            both = [split.a[row], split.b[row]]  # type: ignore[index]
+            both = [split.a[row], split.b[row]]
             vectors = [model.encode(ids := torch.from_numpy(x).long()[None], torch.ones_like(ids)) for x in both]
             found.append(model.decide(torch.cat(vectors)))
     return torch.cat(found)
@@ -73,7 +73,7 @@ def counted(model: TransferModel) -> list[int]:
 @pytest.mark.parametrize("head", PAIR_HEADS)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("sentences", [1, 9, 500])
-def test_outputs_are_those_of_each_pair_by_itself(head: str, pooling: str, sentences: int, make) -> None:  # type: ignore[no-untyped-def]
+def test_outputs_are_those_of_each_pair_by_itself(head: str, pooling: str, sentences: int, make) -> None:
     model, split = make(head, pooling), siamese_split(60, sentences)
     torch.testing.assert_close(outputs(model, split), plain_outputs(model, split), atol=2e-6, rtol=1e-5)
 
@@ -82,7 +82,6 @@ def test_each_different_sentence_is_encoded_once(make: Callable[..., TransferMod
     model, split = make(), siamese_split(60, 9)
     seen = counted(model)
     outputs(model, split)
-    assert split.b is not None
     assert sum(seen) == len({ids.tobytes() for ids in split.a + split.b}) == 9
 
 
@@ -99,7 +98,7 @@ class Process:
 
 
 @pytest.mark.parametrize("encoding", ["cross", "siamese"])
-def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, monkeypatch) -> None:
     """Threads stand for the processes, and wait for each other where those would gather."""
     split = siamese_split(30, 11)
     if encoding == "cross":
@@ -116,7 +115,7 @@ def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, m
     monkeypatch.setattr(predict, "gather_object", gather)
     with ThreadPoolExecutor(2) as threads:
         found = threads.map(
-            lambda index: mean_outputs(model, [split], batch_size=2, pad_token_id=0, accelerator=Process(index)),  # type: ignore[arg-type]
+            lambda index: mean_outputs(model, [split], batch_size=2, pad_token_id=0, accelerator=Process(index)),
             range(2),
         )
         for together in found:
@@ -126,13 +125,13 @@ def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, m
 
 def test_numbers_that_are_not_finite_are_an_error(make: Callable[..., TransferModel]) -> None:
     model = make("linear")
-    torch.nn.init.constant_(model.head.out.bias, float("nan"))  # type: ignore[union-attr, arg-type]
+    torch.nn.init.constant_(model.head.out.bias, float("nan"))
     with pytest.raises(PipelineError, match="no longer finite"):
         outputs(model, siamese_split(5, 3))
 
 
 @pytest.mark.parametrize("head", ["linear", "difference", "cosine"])
-def test_a_training_batch_with_duplicates_has_the_gradients_of_the_plain_one(head, make) -> None:  # type: ignore[no-untyped-def]
+def test_a_training_batch_with_duplicates_has_the_gradients_of_the_plain_one(head, make) -> None:
     model, split = make(head), siamese_split(24, 7)
     rows = np.arange(24)
     batch = collate(split, rows, 0)

@@ -86,7 +86,7 @@ def test_it_leaves_modes_gradients_of_the_teacher_and_random_numbers_alone() -> 
     model.zero_grad()
     fixed = make_model().eval()(toy.X[:8]).detach()
     squared_error(outputs := outputs.detach().requires_grad_(), fixed).backward()
-    torch.testing.assert_close(grads[-1], outputs.grad.sum(0))  # type: ignore[union-attr]
+    torch.testing.assert_close(grads[-1], outputs.grad.sum(0))
 
 
 class TwoHeads(nn.Module):
@@ -109,7 +109,7 @@ def test_a_module_that_two_tasks_share_has_its_own_weights_again() -> None:
     term.start({})
     before, live = weights(model), list(model.parameters())
     with torch.no_grad():
-        model.first[0].weight.add_(1)  # type: ignore[operator, union-attr]
+        model.first[0].weight.add_(1)
     outputs = forward(model, piece)
     value = term(model, piece, outputs)
     assert [id(parameter) for parameter in model.parameters()] == [id(parameter) for parameter in live]

@@ -37,7 +37,7 @@ def test_temperature_1_is_proportional_and_2_is_square_root_mixing() -> None:
 
 def test_the_temperature_tells_recipes_apart_only_where_it_is_used() -> None:
     def identity(joint: bool = True, **settings: object) -> dict[str, object]:
-        recipe = Recipe(trainable="full", **settings)  # type: ignore[arg-type]
+        recipe = Recipe(trainable="full", **settings)
         return resolve(recipe, find_task("sst"), "fp32", joint=joint).identity
 
     assert identity(mixing="temperature", temperature=2.0)["temperature"] == 2
