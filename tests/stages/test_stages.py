@@ -62,15 +62,9 @@ def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick
     assert len(pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv")) == 20
 
 
-def test_a_finished_run_is_not_trained_again(
+def test_the_same_seed_gives_the_same_files_and_a_finished_run_is_not_trained_again(
     workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
 ) -> None:
-    first = extract("films", quick("adapter"), workspace, seed=0).record
-    forbid_training()
-    assert extract("films", quick("adapter"), again(workspace), seed=0).record == first
-
-
-def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Workspace, quick: Quick) -> None:
     first = extract("films", quick("adapter"), workspace, seed=0).record
     before = artifact_bytes(first)
     second = extract("films", quick("adapter"), again(workspace), seed=0, force=True).record
@@ -78,25 +72,8 @@ def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Works
     other = extract("films", quick("adapter"), workspace, seed=5).record
     assert other.run != first.run
     assert artifact_bytes(other)["adapter.safetensors"] != before["adapter.safetensors"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"learning_rate": 1e-4},
-        {"epochs": 3},
-        {"pooling": "cls"},
-        {"bottleneck": 4},
-        {"max_length": 12},
-        {"head": "mlp"},
-    ],
-)
-def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Workspace, quick: Quick) -> None:
-    def name(**values: object) -> str:
-        return single_run(workspace, "adapter", "films", quick("adapter", **values), seed=0).name
-
-    assert name(**changes) != name()
-    assert name(fusion_regularization=0.5, encoding="siamese") == name()
+    forbid_training()
+    assert extract("films", quick("adapter"), again(workspace), seed=0).record == second
 
 
 def test_adapters_and_backbone_stay_bit_identical_through_fusion(
