@@ -55,9 +55,7 @@ _SHORT = "--recipe={inputs}/recipe.toml"
 SCENARIOS = {
     "extract": Scenario(f"extract --task films {_SHORT}", trained=False, places=_ALL),
     "fuse": Scenario(f"fuse --target meals {_SHORT}", places=_ALL),
-    "fuse experts": Scenario(
-        f"fuse --target meals --fusion experts --sources films --experts 2 {_SHORT}", places=_ALL
-    ),
+    "fuse experts": Scenario(f"fuse --target meals --fusion experts --sources films --experts 2 {_SHORT}", places=_ALL),
     "compare": Scenario("compare --study={inputs}/study.toml", trained=False, places=_ALL),
     "report": Scenario("report --study=killed", places=("reports",)),
     "prune": Scenario("prune --target films --keep 1 --using {fusion}", places=_ALL),
