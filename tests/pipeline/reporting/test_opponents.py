@@ -282,14 +282,17 @@ def test_trials_that_several_opponents_share_count_once(rows: list[str], trials:
     assert best.trials == {"sst": (1, trials)}
 
 
-@pytest.mark.parametrize(("gap", "quality", "close"), [(0.009, 0.95, True), (0.011, 0.95, False), (0.009, 0.45, False)])
+@pytest.mark.parametrize(
+    ("gap", "quality", "close", "looks"),
+    [(0.009, 0.95, True, 1), (0.011, 0.95, False, 1), (0.009, 0.45, False, 1), (0.009, 0.95, True, 2)],
+)
 def test_a_verdict_that_depends_on_a_close_choice_is_told(
-    gap: float, quality: float, close: bool, tmp_path: Path
+    gap: float, quality: float, close: bool, looks: int, tmp_path: Path
 ) -> None:
     """On mr the validation rows prefer a weak adapter; with full fine-tuning, which is strong there, the fusion is not
     better on the mean. Where the verdict stays, there is nothing to tell."""
     methods = ["full", "adapter", "fusion"]
-    study = make(tmp_path, methods=methods, targets=["sst", "mr"], scoring="half", seeds=[1])
+    study = make(tmp_path, methods=methods, targets=["sst", "mr"], scoring="half", seeds=[1], looks=looks)
     for row, target, own, dev in (
         ("full", "sst", 0.5, 0.9),
         ("adapter", "sst", 0.5, 0.2),
@@ -312,7 +315,7 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
         assert duel.comparison is not None and duel.comparison.verdict == "better" != call.comparison.verdict
         family = len([each for each in duels(runs) if each.comparison is not None])
         changed = mean_difference([*duel.parts.values()])
-        assert changed is not None and call.comparison == changed.comparison(family)
+        assert changed is not None and call.comparison == changed.comparison(family * looks)
         assert (
             f"On mr, adapter was selected (0.600 on dev). With full fine-tuning ({0.6 - gap:.3f}) there, fusion"
             in told[0]

@@ -249,7 +249,6 @@ CONFIGS: Mapping[str, Callable[[str], str]] = {
     "a setting of ours": setting(**{"evil\nname": 1}),
 }
 ADAPTER_CONFIGS = {
-    **CONFIGS,
     "another bottleneck": setting(reduction_factor=2),
     "another activation": setting(non_linearity="relu"),
     "fewer sites": setting(mh_adapter=False),
@@ -259,20 +258,19 @@ ADAPTER_CONFIGS = {
     "no activation": setting(without="non_linearity"),
 }
 FUSION_CONFIGS = {
-    **CONFIGS,
     "no values": setting(value=False),
     "a temperature": setting(temperature=True),
     "no key": setting(without="key"),
 }
-PREFIX_CONFIGS = {**CONFIGS, "another length": setting(prefix_length=2), "not flat": setting(flat=False)}
+PREFIX_CONFIGS = {"another length": setting(prefix_length=2), "not flat": setting(flat=False)}
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "change"),
     [
-        *(("houlsby", "adapter_config.json", change) for change in ADAPTER_CONFIGS.items()),
-        *(("prefix-tuning", "adapter_config.json", change) for change in [*PREFIX_CONFIGS.items()][-3:]),
-        *(("standard", "adapter_fusion_config.json", change) for change in [*FUSION_CONFIGS.items()][-5:]),
+        *(("houlsby", "adapter_config.json", change) for change in {**CONFIGS, **ADAPTER_CONFIGS}.items()),
+        *(("prefix-tuning", "adapter_config.json", change) for change in PREFIX_CONFIGS.items()),
+        *(("standard", "adapter_fusion_config.json", change) for change in FUSION_CONFIGS.items()),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
