@@ -83,7 +83,7 @@ class Runs:
 
     @cached_property
     def _by_model(self) -> dict[str, list[str]]:
-        """The runs by the hash of their model; a warm start that found no source has that of a new adapter."""
+        """Runs by the hash of their model. A warm start without a source equals a new adapter, so two may share one."""
         runs: dict[str, list[str]] = defaultdict(list)
         for record in self.records.values():
             if record.model_sha256 is not None:
@@ -157,7 +157,7 @@ class Runs:
         return RunDescription(record, size, tuple(curve), uses, tuple(problems))
 
     def usage(self) -> "Usage":
-        """How many bytes everything takes, and what of it can be deleted."""
+        """The disk space that everything takes, in bytes, and what can be deleted."""
         ledger, cache = self.ledger, token_cache()
         cached = 0 if cache is None else size_of(cache)
         folders = {run: size_of(ledger.folder(run)) for run in (*self.records, *self.unfinished)}

@@ -83,7 +83,7 @@ class RunRequest:
 
     @property
     def start_rule(self) -> str | None:
-        """How an adapter's start is chosen, for the run's identity; None: by a test, or it has none."""
+        """The part of the identity that says how an adapter's start was chosen; None: by a test, or not at all."""
         if self.in_turn:
             return "in turn"
         return "best" if self.adapters and not self.tested else None

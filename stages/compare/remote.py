@@ -67,7 +67,7 @@ def _reopened(workspace: Workspace) -> Workspace:
 
 
 def appeared(run: str, workspace: Workspace, with_model: bool) -> RunRecord:
-    """The record of a run that another process has finished, as soon as it is visible here."""
+    """Wait until this machine sees a run that another process has finished; return its record."""
     end = time.monotonic() + _APPEARS_SECONDS
     while (record := workspace.finished(run, with_model)) is None:
         if time.monotonic() > end:

@@ -45,7 +45,7 @@ def test_a_mean_is_a_gated_fusion_whose_gates_are_one_over_n_and_do_not_train(
 
 
 def test_settings_of_what_does_not_train_have_no_effect() -> None:
-    """Below a cosine nothing trains, and the mean is scored as it is."""
+    """With a cosine head nothing trains, so the mean is scored unchanged."""
 
     def resolved(head: Any, **settings: Any) -> Recipe:
         return resolve(

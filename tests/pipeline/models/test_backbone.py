@@ -317,7 +317,7 @@ def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_would_run_code_is_refused(
     damage: Damage, message: str, is_on_the_hub: bool, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is unpickled, whatever becomes of the refusal."""
+    """Nothing is unpickled, whether or not the folder is refused."""
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
     damage(hub)
     (hub / "evil.py").write_text(CODE)

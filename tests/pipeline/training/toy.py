@@ -66,7 +66,7 @@ def train(
     data: TrainingData | None = None,
     **settings: Any,
 ) -> Progress:
-    """``settings`` are those of a recipe, and arguments of :func:`fit`; without ``data`` the regression's."""
+    """Fit with ``settings``: keys of a recipe and arguments of :func:`fit`. Default ``data``: the regression's."""
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
     values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
