@@ -1,6 +1,7 @@
 """Stage one: knowledge extraction, an adapter for a task on the frozen backbone."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
@@ -17,6 +18,15 @@ from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 
 
+@dataclass(frozen=True)
+class Trained(Made[RunRecord]):
+    """What a command that trains tells of its run."""
+
+    probe: ProbeScore | None
+    """The score of regression on frozen vectors for the same rows, which the run should beat; None if the run had
+    already finished, or if so many rows would take minutes."""
+
+
 def extract(
     task: str,
     recipe: Recipe,
@@ -29,7 +39,7 @@ def extract(
     soup: int = 1,
     force: bool = False,
     given: Collection[str] = (),
-) -> Made[RunRecord]:
+) -> Trained:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
 
     Args:
@@ -54,10 +64,10 @@ def extract(
             raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
     made = experts(own, recipe, workspace, seed=seed, limit=limit, start_from=start_from, count=soup, force=force)
     if soup == 1:
-        return made[0]
+        return with_probe(made[0], workspace)
     adapters = tuple(workspace.adapter_of(each.record) for each in made)
     request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=adapters)
-    return get_or_train(TrainingRun(request, workspace), force)
+    return with_probe(get_or_train(TrainingRun(request, workspace), force), workspace)
 
 
 def experts(
@@ -92,19 +102,22 @@ def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Reci
         notice(f"note: {flags}: no effect on {what}")
 
 
-def beside(made: Made[RunRecord], workspace: Workspace) -> ProbeScore | None:
-    """The score of regression on frozen vectors for a new run's rows: the baseline that the run should beat.
+def with_probe(made: Made[RunRecord], workspace: Workspace) -> Trained:
+    """``made`` with its :attr:`Trained.probe`.
 
-    None if the run had already finished, or if so many rows would take minutes.
+    Raises:
+        PipelineError: a file of a run that had already finished was changed.
     """
     record = made.record
     part = record.own
+    if not made.is_new:
+        workspace.adapter_of(record).verify()
     if not made.is_new or part.train_rows > MOST_ROWS or record.recipe.permute_labels:
-        return None
+        return Trained(record, made.is_new, None)
     task, read = workspace.task(record.task), record.recipe
     recipe = workspace.resolve(
         Recipe(trainable="probe", max_length=read.max_length, precision=read.precision, extra=read.extra), task
     )
     data = workspace.splits.of(task, part.limit, record.seed, recipe.extra)
     accelerator = make_accelerator(recipe.precision)
-    return probe_score(task, data, recipe, workspace.backbone_for(recipe), accelerator)
+    return Trained(record, True, probe_score(task, data, recipe, workspace.backbone_for(recipe), accelerator))

@@ -14,8 +14,8 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
+from stages.extract import Trained, note_ignored, with_probe
 from stages.extract import experts as train_experts
-from stages.extract import extract, note_ignored
 
 
 def fuse(
@@ -30,7 +30,7 @@ def fuse(
     experts: int = EXPERTS,
     force: bool = False,
     given: Collection[str] = (),
-) -> Made[RunRecord]:
+) -> Trained:
     """Train fusion layers for ``target`` and put them into the store.
 
     Without a limit, stage two reads the rows stage one read: the limit of the target's own adapter.
@@ -66,7 +66,8 @@ def fuse(
         _train_missing(names, fusion, seed, limit, target_limit)
     rows = limit if target_limit is None else target_limit
     if is_of_target:
-        return _fuse_experts(fusion, names, experts, seed=seed, limit=rows, force=force)
+        made = _fuse_experts(fusion, names, experts, seed=seed, limit=rows, force=force)
+        return with_probe(made, workspace)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and rows is None:
@@ -77,7 +78,7 @@ def fuse(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
-    return get_or_train(run, force)
+    return with_probe(get_or_train(run, force), workspace)
 
 
 def _fuse_experts(
@@ -102,20 +103,20 @@ def _train_missing(
     workspace, missing = fusion.workspace, on_main_process(lambda: fusion.missing(names))
     if missing:
         workspace = workspace.apart_from([fusion.task.name])
-    recipes = {name: fusion.adapter_recipe(workspace.task(name)) for name in missing}
-    limits = dict.fromkeys([*recipes, fusion.task.name], limit)
+    limits = dict.fromkeys([*missing, fusion.task.name], limit)
     if target_limit is not None:
         limits[fusion.task.name] = target_limit
-    runs = {
-        name: TrainingRun(RunRequest.single("adapter", workspace.task(name), recipe, seed, limits[name]), workspace)
-        for name, recipe in recipes.items()
+    requests = {
+        task.name: RunRequest.single("adapter", task, fusion.adapter_recipe(task), seed, limits[task.name])
+        for task in map(workspace.task, missing)
     }
+    runs = {name: TrainingRun(request, workspace) for name, request in requests.items()}
     fusion.check(names, {name: run.recipe for name, run in runs.items()}, seed)
     rows = {name: len(run.data[name].train) for name, run in runs.items()}
     workspace.splits.of(fusion.task, limits[fusion.task.name], seed)  # read here, not after hours
     if missing:
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
         notice(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}")
-    for name, recipe in recipes.items():
-        record = extract(name, recipe, workspace, seed=seed, limit=limits[name]).record
+    for name, run in runs.items():
+        record = get_or_train(run).record
         notice(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}")

@@ -205,8 +205,8 @@ class Places(Kept):
     "Hub id or local folder of a BERT-family encoder (google-bert/bert-base-uncased; a trained model's own)."
     data: DataFolders = ()
 
-    def check(self, *tasks: str) -> None:
-        """Look up the tasks and folders that a command names, to report typos before the libraries load.
+    def check(self, *tasks: str) -> list[Task]:
+        """The tasks that a command names, looked up to report typos, also in folders, before the libraries load.
 
         Raises:
             PipelineError: reports all unknown tasks and missing folders at once.
@@ -214,7 +214,7 @@ class Places(Kept):
         folders: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
         folders += [] if self.backbone is None else [partial(is_folder, self.backbone)]
         make_all("command line", folders, lambda look_up: look_up())  # first, because they may hold the tasks
-        make_all("command line", tasks, self.task)
+        return make_all("command line", tasks, self.task)
 
     def task(self, name: str) -> Task:
         """Like :func:`find_task`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -24,11 +24,6 @@ from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import EXPERTS, MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import LIBRARIES, announce
-
-if TYPE_CHECKING:  # they load torch
-    from pipeline.records.run_record import RunRecord
-    from pipeline.runs.once import Made
-    from pipeline.runs.workspace import Workspace
 
 Sources = Annotated[str | None, Parameter(name=("--sources", "--adapters"))]
 
@@ -69,17 +64,17 @@ def extract(
     apart = names_in(without_rows_of) or ()
     own = {"adapter": adapter, "bottleneck": bottleneck, "drop_layers": drop_layers, "train_layernorm": train_layernorm}
     recipe = training.parse("adapter", **own)
-    places.check(task, *tasks_in(start_from), *apart)
-    if own_names := [name for name in apart if places.task(name).name == places.task(task).name]:
-        raise PipelineError(f"--without-rows-of: {own_names[0]} is the task itself: --drop-overlap drops its own")
+    itself, *others = (task.name for task in places.check(task, *apart, *tasks_in(start_from)))
+    if itself in others[: len(apart)]:
+        named = apart[others.index(itself)]
+        raise PipelineError(f"--without-rows-of: {named} is the task itself: --drop-overlap drops its own")
     announce(LIBRARIES)
     from stages import extract as stage
 
-    workspace = places.workspace(running)
-    made = stage.extract(
+    trained = stage.extract(
         task,
         recipe,
-        workspace,
+        places.workspace(running),
         seed=running.seed,
         limit=running.limit,
         start_from=start_from,
@@ -88,7 +83,7 @@ def extract(
         force=running.force,
         given=training.given(**own),
     )
-    _print_trained(made, workspace.apart_from(apart) if apart else workspace, running.json)
+    print_run(trained.record, running.json, is_new=trained.is_new, probe=trained.probe)
 
 
 def fuse(
@@ -128,11 +123,10 @@ def fuse(
     announce(LIBRARIES)
     from stages import fuse as stage
 
-    workspace = places.workspace(running)
-    made = stage.fuse(
+    trained = stage.fuse(
         target,
         recipe,
-        workspace,
+        places.workspace(running),
         seed=running.seed,
         limit=running.limit,
         target_limit=target_limit,
@@ -141,15 +135,7 @@ def fuse(
         force=running.force,
         given=training.given(**own),
     )
-    _print_trained(made, workspace, running.json)
-
-
-def _print_trained(made: Made[RunRecord], workspace: Workspace, as_json: bool) -> None:
-    if not made.is_new:
-        workspace.adapter_of(made.record).verify()  # before it is announced; what was just made is whole
-    from stages.extract import beside
-
-    print_run(made.record, as_json, is_new=made.is_new, probe=beside(made, workspace))
+    print_run(trained.record, running.json, is_new=trained.is_new, probe=trained.probe)
 
 
 def prune(
