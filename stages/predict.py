@@ -121,7 +121,7 @@ def predict(
         predicted = models.predict(read, drop_layers, batch_size, accelerator)
     if accelerator.is_main_process:
         columns = [
-            _columns(task, predicted[task.name][0], read[task.name].index, len(kept), len(tasks) > 1) for task in tasks
+            _columns(task, predicted[task.name][0], read[task.name].index, kept.index, len(tasks) > 1) for task in tasks
         ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
     summaries = (
@@ -185,7 +185,7 @@ def models_for(
 
 
 def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:
-    """The rows with all texts of a task, for every task; the index has their numbers in ``table``."""
+    """The rows with all texts of a task, for every task, by the index of ``table``."""
 
     def rows(task: Task) -> pd.DataFrame:
         name = where if len(tasks) == 1 else f"task '{task.name}'"
@@ -204,8 +204,9 @@ def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> 
             f"the input has a column {', '.join(map(repr, taken))}, as the predictions would be called: rename it"
         )
     check_columns(table, output_file)
-    table = table.reset_index(drop=True)
-    return table if "id" in table else pd.concat([pd.Series(map(str, table.index), name="id"), table], axis=1)
+    if "id" in table:
+        return table
+    return pd.concat([pd.Series(map(str, range(len(table))), table.index, name="id"), table], axis=1)
 
 
 def _column_names(task: Task, several: bool) -> list[str]:
@@ -213,15 +214,15 @@ def _column_names(task: Task, several: bool) -> list[str]:
     return [f"{prefix}prediction", *(f"{prefix}probability_{name}" for name in task.classes)]
 
 
-def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: int, several: bool) -> pd.DataFrame:
-    """The prediction as columns of a table with ``rows`` rows. Rows that are not in ``index`` are empty."""
+def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: pd.Index, several: bool) -> pd.DataFrame:
+    """The prediction as columns of a table with index ``rows``. Rows that are not in ``index`` are empty."""
     values = prediction.values
     if prediction.probabilities is None:
         columns = [values]
     else:
         columns = [np.array(task.classes, dtype=object)[values], *prediction.probabilities.T]
     named = dict(zip(_column_names(task, several), columns, strict=True))
-    return pd.DataFrame(named, index=index).reindex(range(rows))
+    return pd.DataFrame(named, index=index).reindex(rows)
 
 
 def _passes(targets: Sequence[Target]) -> list[list[Target]]:

@@ -48,15 +48,14 @@ def canonical_rows(
 
     ``source`` names the raw columns (those of a Hub data set differ) and maps raw labels. ``leave_out_blank`` drops
     rows with a blank text or, in a labelled table, a blank label, instead of reporting them; the others keep their
-    position in ``table``, from 0, as index. Messages count the same positions from 1. If the table has no ids, the
-    rows that ``source`` keeps are numbered from 0. ``is_scored`` is for rows that a trained model is scored on: all
-    may have one label, which would be useless for training, and scores beyond the task's range are kept.
+    index. Messages number rows by the index of ``table``. If the table has no ids, the rows that ``source`` keeps are
+    numbered from 0. ``is_scored`` is for rows that a trained model is scored on: all may have one label, which would be
+    useless for training, and scores beyond the task's range are kept.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
     read = [*text_columns, *([label_column] if labelled else [])]
     table = _with_columns(table, read, where)
-    table = table.reset_index(drop=True)  # rows are known by their place, also after some are dropped
     if source.drop_blank:
         texts = zip(*(table[column] for column in text_columns), strict=True)
         table = _those(table, [not any(map(is_blank, row)) for row in texts])
@@ -151,17 +150,16 @@ def _texts(values: Iterable[str]) -> pd.Series:
 
 
 def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray, known: Sequence[str] = ()) -> None:
-    """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1.
+    """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows.
 
     Args:
-        values: (n,), indexed by position in the table, from 0.
+        values: (n,), indexed by number of row.
         known: names that a bad value may be a misspelling of.
     """
     places = np.flatnonzero(bad)
     if len(places):
         first = values.iloc[places[:3]]
-        rows = zip(first.index.to_numpy() + 1, first.tolist(), strict=True)
-        shown = ", ".join(f"row {row}: {shortened(value)}{_meant(value, known)}" for row, value in rows)
+        shown = ", ".join(f"row {row}: {shortened(value)}{_meant(value, known)}" for row, value in first.items())
         problems.append(f"{what} ({len(places)} in all): {shown}")
 
 

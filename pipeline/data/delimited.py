@@ -142,17 +142,19 @@ def read(content: bytes, where: str, *, strict: bool, suffix: str) -> tuple[pd.D
     """
     text, encoding = decode(content, where, strict=strict)
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    named = None if strict else _SEPARATOR_LINE.match(text)
     if strict:
         header = next(_sample(text, _Layout(",")), [])
         layout = _Layout("\t" if suffix == "tsv" or (len(header) == 1 and "\t" in header[0]) else ",")
-    elif named := _SEPARATOR_LINE.match(text):
+    elif named:
         layout, text = _Layout(named[1]), text[named.end() :]  # the line break stays, so that lines keep their numbers
     else:
         layout = _layout(text)
     if not strict:
         text = _without_blanks_at_quotes(text, layout.separator)
     form = f"{suffix}, {encoding}, {DELIMITERS.get(layout.separator, layout.separator)}"
-    return _parse(text, where, layout), form
+    rows = _parse(text, where, layout)
+    return rows.set_axis(rows.index - (named is not None)), form
 
 
 def _without_blanks_at_quotes(text: str, separator: str) -> str:
@@ -202,7 +204,7 @@ def _parse(text: str, where: str, layout: _Layout) -> pd.DataFrame:
     # Tab-separated files often quote nothing; if every text is quoted, no quote can open a cell by accident.
     trusted = separator != "\t" or text.lstrip("\r\n").startswith('"')
     numbered = _numbered_rows(text, layout, where)
-    header = next((cells for _, _, cells in numbered if cells), None)
+    number, header = next(((number, cells) for number, (_, _, cells) in enumerate(numbered, 1) if cells), (0, None))
     if header is None:
         raise PipelineError(f"{where}: no rows: the file is empty")
     header = header[: len(header) + min(0, layout.trailing)]
@@ -231,7 +233,8 @@ def _parse(text: str, where: str, layout: _Layout) -> pd.DataFrame:
         end = len(columns[0])
     for column in columns:
         del column[end:]
-    return pd.DataFrame(dict(enumerate(columns)), dtype=object).set_axis(column_names(header), axis=1)
+    index = pd.RangeIndex(number + 1, number + 1 + end)
+    return pd.DataFrame(dict(enumerate(columns)), index, dtype=object).set_axis(column_names(header), axis=1)
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -110,14 +110,14 @@ def _with_point(name: str) -> str:
 def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
     """The labels of the rows as numbers (n,); a :class:`PipelineError` if one is no score, or all are equal.
 
-    ``rows`` is indexed by position in the file, from 0.
+    ``rows`` is indexed by number of row in the file.
     """
     numbers = np.array([as_number(name) for name in rows["label"]])
     bad = np.isnan(numbers) | (np.abs(numbers) > 1e38)
     if bad.any():
         row = int(bad.argmax())
         odd = oddly_written(rows["label"]) or f"{shortened(rows['label'].iloc[row])} is not a score"
-        raise PipelineError(f"{where}, row {rows.index[row] + 1}: {odd}")
+        raise PipelineError(f"{where}, row {rows.index[row]}: {odd}")
     if np.ptp(numbers) == 0:
         raise PipelineError(f"{where}: all scores are {numbers[0]:g}")
     return numbers
@@ -165,7 +165,7 @@ def _are_lists(names: Collection[Sequence[str]]) -> bool:
 def did_you_mean(rows: pd.DataFrame) -> list[str]:
     """A line for every label that occurs once and is spelt nearly like another, or differs from it in case alone.
 
-    ``rows`` is indexed by position in the file, from 0.
+    ``rows`` is indexed by number of row in the file.
     """
     places = {str(name): own for name, own in rows.groupby("label", sort=False).indices.items()}
     by_key: dict[str, list[str]] = {}
@@ -181,7 +181,7 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
             others = _alike(name, known)
         if others and np.isnan(as_number(name)):
             times = "once" if len(own) == 1 else f"{len(own)} times"
-            which = rows_text((rows.index[own] + 1).tolist())
+            which = rows_text(rows.index[own].tolist())
             lines.append(f"label {shortened(name)} occurs {times} ({which}): did you mean {others[0]!r}?")
     return lines
 

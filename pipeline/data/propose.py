@@ -58,7 +58,7 @@ class Proposal:
     range: tuple[float, float] | None = None
     max_length: int = 128
     dropped: dict[str, list[int]] = field(default_factory=dict)
-    """Rows of the file that are left out, from 1, by reason."""
+    """Rows that are left out, by number in the file, by reason."""
     drop_labels: tuple[str, ...] = ()
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By class: its rows that are left out, and all its rows. A class without rows left is not in the task."""
@@ -103,7 +103,6 @@ def propose(
             are neither classes nor scores, or too many rows contradict each other by a text that was not given.
     """
     nameless = [name for name in nameless_columns(table) if name not in (*text, label)]
-    table = table.reset_index(drop=True)
     named = table.drop(columns=nameless)
     columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
@@ -185,11 +184,11 @@ def _labels(column: pd.Series, where: str) -> pd.Series:
             f"{where} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or name"
             " another column with --label"
         )
-    several = [row for row, value in enumerate(raw, start=1) if len(listed(value) or ()) > 1]
-    if several:
+    is_list = np.array([len(listed(value) or ()) > 1 for value in raw], dtype=bool)
+    if several := _numbers(column, is_list):
         raise PipelineError(
-            f"{where} holds lists, such as {shortened(raw[several[0] - 1])} in {rows_text(several)}: rows with several"
-            " labels are not supported; keep one label per row, or make a table for each label, with yes or no"
+            f"{where} holds lists, such as {shortened(column[is_list].iloc[0])} in {rows_text(several)}: rows with"
+            " several labels are not supported; keep one label per row, or make a table for each label, with yes or no"
         )
     names = list(map(as_label, raw))
     spellings: dict[str | None, set[str]] = {}
@@ -204,7 +203,7 @@ def _labels(column: pd.Series, where: str) -> pd.Series:
         for name, (spelling, *others) in spellings.items()
         if not others and not np.isnan(as_number(spelling)) and (fractions or not _WHOLE.fullmatch(spelling))
     }
-    return pd.Series([spelt.get(name, name) for name in names], dtype=object)
+    return pd.Series([spelt.get(name, name) for name in names], column.index, dtype=object)
 
 
 def _complete_rows(
@@ -212,12 +211,13 @@ def _complete_rows(
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """The rows with texts and a label, which is the name of a class, and the rows left out, by reason.
 
-    The rows are indexed by position in the file, from 0.
+    The rows are indexed by number in the file.
     """
     texts = [_texts(table[column], where, column) for column in columns.text]
     lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
     lacks_label = labels.isna().to_numpy()
-    rows = pd.DataFrame({"id": _ids(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels})
+    named = {"id": _ids(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels}
+    rows = pd.DataFrame(named, table.index)
     dropped = {
         "with a label that --drop-labels names": _numbers(rows, is_dropped),
         "without text": _numbers(rows, lacks_text & ~is_dropped),
@@ -255,9 +255,9 @@ def _check_texts(
     )
 
 
-def _numbers(rows: pd.DataFrame, mask: np.ndarray) -> list[int]:
-    """The row numbers in the file, from 1, of the ``rows`` selected by ``mask`` (n,)."""
-    return (rows.index[mask] + 1).tolist()
+def _numbers(rows: pd.DataFrame | pd.Series, mask: np.ndarray) -> list[int]:
+    """The row numbers in the file of the ``rows`` selected by ``mask`` (n,)."""
+    return rows.index[mask].tolist()
 
 
 def _texts(column: pd.Series, where: str, name: str) -> pd.Series:
@@ -265,7 +265,7 @@ def _texts(column: pd.Series, where: str, name: str) -> pd.Series:
     texts = text_column(column, name, problems, may_be_blank=True)
     if problems:
         raise PipelineError(f"{where}: {problems[0]}")
-    return pd.Series(texts)
+    return pd.Series(texts).set_axis(column.index)
 
 
 def _ids(table: pd.DataFrame) -> tuple[list[str], str | None]:

@@ -41,6 +41,10 @@ class Reader(Protocol):
     def __call__(self, content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:
         """The table in ``content``, as it is written, and its :attr:`Table.form`; ``where`` is the file, for messages.
 
+        The index of the table has the numbers of its rows, for messages: those that a spreadsheet program shows, where
+        the header is usually row 1 and a cell may have several lines. Rows of JSON lines, JSON and parquet, which have
+        no header, count from 1; those of JSON lines are its lines.
+
         Args:
             strict: read only what this project writes, and guess at nothing: for splits, whose rows must be those that
                 another reader finds.

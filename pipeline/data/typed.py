@@ -60,7 +60,8 @@ def read_json(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame
 def _frame(value: Any) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(value, dtype=object)  # dtype object keeps integers beside nulls as they were written
+    rows = pd.DataFrame(value, dtype=object)  # dtype object keeps integers beside nulls as they were written
+    return rows.set_axis(rows.index + 1)
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
@@ -111,7 +112,7 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
                 continue
     rows = table.to_pandas()
     named = [name for name in rows.index.names if name is not None and name not in rows]
-    rows = rows.reset_index(named).reset_index(drop=True)
+    rows = rows.reset_index(named).set_axis(pd.RangeIndex(1, len(rows) + 1))
     for position, dtype in enumerate(rows.dtypes):
         values = rows.iloc[:, position]
         if getattr(dtype, "na_value", None) is pd.NA and values.hasnans:
@@ -155,7 +156,8 @@ def read_xlsx(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame
         del cells[-1]
     width = max(place + 1 for row in cells for place, value in enumerate(row) if value is not None)
     columns = {place: [row[place] for row in cells[header + 1 :]] for place in range(width)}
-    rows = pd.DataFrame(columns, dtype=object).set_axis(column_names(cells[header][:width]), axis=1)
+    index = pd.RangeIndex(header + 2, len(cells) + 1)
+    rows = pd.DataFrame(columns, index, dtype=object).set_axis(column_names(cells[header][:width]), axis=1)
     notes = [f"{filled} merged cells filled"] if filled else []
     notes += [f"hidden sheet {other.title} left out" for other in sheets if other not in visible]
     return rows, ", ".join([f"xlsx, sheet {sheet.title}", *notes])

@@ -139,7 +139,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def rows_text(numbers: Sequence[int]) -> str:
-    """``row 62``, or ``rows 3, 17, ...`` with the first five: rows of a file from 1, not counting the header."""
+    """``row 62``, or ``rows 3, 17, ...`` with the first five."""
     return f"row{'s' if len(numbers) > 1 else ''} {', '.join(few([str(number) for number in numbers], 5))}"
 
 

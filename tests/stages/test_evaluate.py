@@ -71,7 +71,7 @@ FILES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     "one side of the range": ("pairs", ["a,b,-0.001", "c,d,2", "e,f,-1e3", "g,h,0"], {"rows": 4, "outside": 2}),
     "on the ends of the range": ("pairs", ["a,b,0", "c,d,5", "e,f,2.5"], {"rows": 3, "outside": 0}),
     "one score": ("pairs", ["a,b,1", "c,d,1"], {"error": "have one label"}),
-    "no finite score": ("pairs", ["a,b,1", "c,d,1e999"], {"error": "row 2"}),
+    "no finite score": ("pairs", ["a,b,1", "c,d,1e999"], {"error": "row 3"}),
     "no class": ("films", ["new,1", "newer,2"], {"error": "out of range"}),
 }
 

@@ -353,7 +353,7 @@ def test_check_reads_what_is_held_out_of_train_only_where_no_file_is_dev(made: P
     lines = check_task(made).splitlines()
     assert lines[1].startswith(f"train: {sizes['train']} rows") and lines[2].startswith(f"dev: {sizes['dev']} rows")
     (made / "dev.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
-    with pytest.raises(PipelineError, match="row 2: 'prase'"):
+    with pytest.raises(PipelineError, match="row 3: 'prase'"):
         check_task(made)
     (made / "dev.csv").unlink()
     held_out = round(sizes["train"] / 4)
@@ -366,7 +366,7 @@ def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> N
     (made / "test.csv").unlink()
     status, _, error = run("tasks", "check", made)
     assert status == 2
-    assert "2 problems" in error and error.count("row 2: 'prase'") == 2
+    assert "2 problems" in error and error.count("row 3: 'prase'") == 2
     (made / "task.toml").unlink()
     assert f"{made}: no task.toml: make one with tasks new" in run("tasks", "check", made)[2]
 

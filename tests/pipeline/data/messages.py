@@ -24,7 +24,7 @@ def table(**columns: Any) -> pd.DataFrame:
 
 
 def proposed(rows: pd.DataFrame, **options: Any) -> Proposal:
-    return propose(rows, "rows.csv", **options)
+    return propose(rows.set_axis(rows.index + 2), "rows.csv", **options)  # rows of a csv are numbered from 2
 
 
 COMMAS = [f"{row},5" for row in range(SIZE)]

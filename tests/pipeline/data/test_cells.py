@@ -97,7 +97,7 @@ def test_rows_of_a_boolean_label_are_left_out_by_its_name_or_number(dropped: str
 def test_a_blank_label_is_no_class_of_that_name(blank: Any) -> None:
     task = task_of(["None", "nan", "NaT", "<NA>"])
     assert labels_of(task, ["None", "nan", "NaT", "<NA>"]) == [0, 1, 2, 3]
-    with pytest.raises(PipelineError, match=r"label is neither a number nor in .* \(1 in all\): row 2"):
+    with pytest.raises(PipelineError, match=r"label is neither a number nor in .* \(1 in all\): row 1"):
         labels_of(task, ["None", blank, "nan"])
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -65,7 +66,29 @@ def test_letters_of_another_alphabet_are_not_read_as_western(text: str, encoding
     file = tmp_path / "table.csv"
     content = delimited([["text", "label"], *([text, "good"] for _ in range(9))], ",")
     file.write_bytes(content.encode(encoding))
-    assert read_foreign(file).rows["text"][0] == text
+    assert read_foreign(file).rows["text"].iloc[0] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "row"),
+    [
+        ("t.csv", 'text,label\n"two\nlines",a\nwrong,b\n', 3),  # a spreadsheet shows records, not lines
+        ("t.csv", "\n\ntext,label\nfirst,a\nwrong,b\n", 5),
+        ("t.csv", "sep=;\ntext;label\nfirst;a\n\nwrong;b\n", 4),  # spreadsheet programs hide the first line
+        ("t.jsonl", '{"text": "first"}\n{"text": "wrong"}\n', 2),
+        ("t.json", '[{"text": "first"}, {"text": "wrong"}]', 2),
+        ("t.xlsx", [[None], ["text"], ["first"], ["wrong"]], 4),
+        ("t.parquet", None, 2),
+    ],
+)
+def test_rows_have_the_numbers_that_a_spreadsheet_shows(name: str, content: Any, row: int, tmp_path: Path) -> None:
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    elif content is None:
+        pd.DataFrame({"text": ["first", "wrong"]}).to_parquet(tmp_path / name)
+    else:
+        pd.DataFrame(content).to_excel(tmp_path / name, index=False, header=False)
+    assert read_foreign(tmp_path / name).rows["text"].to_dict()[row] == "wrong"
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])

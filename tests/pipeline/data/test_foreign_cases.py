@@ -289,4 +289,4 @@ def test_a_sheet_that_is_written_keeps_formulas_and_controls_as_text(tmp_path: P
     write_table(pd.DataFrame({"=a": texts, "n": [10**17, 2, 3, 4, 5, 6]}, dtype=object), tmp_path / "a.xlsx")
     back = read_table(tmp_path / "a.xlsx")
     assert back["=a"].tolist() == texts
-    assert str(back["n"][0]) == str(10**17)
+    assert str(back["n"].iloc[0]) == str(10**17)

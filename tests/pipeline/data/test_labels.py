@@ -46,14 +46,14 @@ def test_the_kind_may_be_given() -> None:
     ("rows", "options", "said"),
     [
         (table(queue=SENTENCES), {}, "40 different values in 40 rows, too many for classes"),
-        (table(queue=["a", "b"]), {"kind": "score"}, "row 1: 'a' is not a score"),
+        (table(queue=["a", "b"]), {"kind": "score"}, "row 2: 'a' is not a score"),
         (table(queue=[1e39, 1]), {"kind": "score"}, "is not a score"),
         (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
         # Numbers as spreadsheets of other countries write them.
         (table(queue=COMMAS), {}, "column 'queue': scores are written like '0,5': write a decimal point"),
         (table(queue=["0,5", "1,5"]), {}, "scores are written like '0,5'"),
         (table(queue=[*COMMAS[:-1], "?"]), {}, "scores are written like '0,5'"),
-        (table(queue=COMMAS), {"kind": "score"}, "row 1: scores are written like '0,5'"),
+        (table(queue=COMMAS), {"kind": "score"}, "row 2: scores are written like '0,5'"),
         (table(queue=[f"{row}%" for row in range(40)]), {}, "scores are written like '0%'"),
         (table(queue=[f"{row},5 %" for row in range(40)]), {}, "scores are written like '0,5 %'"),
         (table(queue=[f"{row},125" for row in range(1, 41)]), {}, "scores are written like '1,125'"),
@@ -61,7 +61,7 @@ def test_the_kind_may_be_given() -> None:
         # Several labels a row.
         (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows with several labels are not supported"),
         (table(queue=[{"lang": "en"}, "a"]), {}, "holds objects, such as {'lang': 'en'}: put the label into a column"),
-        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \['a', 'b'\] in rows 2, 4"),
+        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \['a', 'b'\] in rows 3, 5"),
         (table(queue=[np.array(["a", "b"]), "a"]), {}, "holds lists, such as array"),  # as parquet has them
         (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also occur elsewhere"),
         (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also occur elsewhere"),
@@ -81,8 +81,8 @@ def test_rare_labels_near_another_are_asked_about() -> None:
     rows.loc[0, "queue"] = None  # which is a row of the file all the same
     hints = proposed(rows).hints
     assert hints == (
-        "label 'biling' occurs once (row 2): did you mean 'billing'?",
-        "label 'Billing' occurs 2 times (rows 4, 6): did you mean 'billing'?",
+        "label 'biling' occurs once (row 3): did you mean 'billing'?",
+        "label 'Billing' occurs 2 times (rows 5, 7): did you mean 'billing'?",
     )
 
 

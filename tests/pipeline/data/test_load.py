@@ -215,9 +215,9 @@ def test_ids_of_rows_without_any_count_the_rows_that_are_read(tmp_path: Path) ->
 
 def test_what_stays_where_blanks_are_left_out_is_known_by_its_row_in_the_table() -> None:
     source = Files(drop_blank=True, drop_labels=("-1",))
-    table = pd.DataFrame({"text": ["", "b", "c", "d", "e"], "label": [1, -1, 1, None, 0]}, index=[4, 4, 2, 2, 0])
+    table = pd.DataFrame({"text": ["", "b", "c", "d", "e"], "label": [1, -1, 1, None, 0]}, index=range(2, 7))
     rows = canonical_rows(task(), table, "here", source=source, leave_out_blank=True)
-    assert rows["text_a"].to_dict() == {2: "c", 4: "e"}
+    assert rows["text_a"].to_dict() == {4: "c", 6: "e"}
 
 
 # Samples.
@@ -402,7 +402,7 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
     "empty and blank text": (
         task(),
         {"mood/train.csv": 'text,label\n,1\nfine,0\n"  ",1\n,0\n\t,1\n'},
-        ["train.csv: 1 problem", "column 'text': empty or null text (4 in all): row 1: None, row 3: '  ', row 4: None"],
+        ["train.csv: 1 problem", "column 'text': empty or null text (4 in all): row 2: None, row 4: '  ', row 5: None"],
     ),
     "null text": (
         task(),
@@ -419,8 +419,8 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
         {"mood/train.csv": "\nid,text,label\n7,fine,1\n\n8,poor,0\n\n\n"},
         [
             "train.csv: 3 problems",
-            "'id': empty (1 in all): row 2",
-            "'text': empty or null text (1 in all): row 2: None",
+            "'id': empty (1 in all): row 4",
+            "'text': empty or null text (1 in all): row 4: None",
         ],
     ),
     "lists, deep and not": (
@@ -460,10 +460,10 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
         {"mood/train.csv": "id,text,label\na,,1\nb,b,-1\nc,c,1\n,d,0\nc,e,bad?\nf,f,7\n"},
         [
             "train.csv: 4 problems",
-            "column 'id': empty (1 in all): row 4: None",
-            "column 'id': duplicate ids (1 in all): row 5: 'c'",
-            "(1 in all): row 5: 'bad?'",
-            "label out of range 0..1 or not whole (1 in all): row 6: 7.0",
+            "column 'id': empty (1 in all): row 5: None",
+            "column 'id': duplicate ids (1 in all): row 6: 'c'",
+            "(1 in all): row 6: 'bad?'",
+            "label out of range 0..1 or not whole (1 in all): row 7: 7.0",
         ],
     ),
     "both texts of a pair": (
@@ -471,7 +471,7 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
         {"likeness/train.csv": "first,second,score\n,b,1\na,,2\n"},
         [
             "train.csv: 2 problems",
-            "'first': empty or null text (1 in all): row 1",
+            "'first': empty or null text (1 in all): row 2",
             "'second': empty or null text (1 in",
         ],
     ),
@@ -480,46 +480,46 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
         {"mood/train.csv": "text,label\na,0\nb,2\nc,1\nd,-1\ne,0.5\nf,9\n"},
         [
             "train.csv: 1 problem",
-            "column 'label': label out of range 0..1 or not whole (4 in all): row 2: 2.0, row 4: -1.0, row 5: 0.5",
+            "column 'label': label out of range 0..1 or not whole (4 in all): row 3: 2.0, row 5: -1.0, row 6: 0.5",
         ],
     ),
     "scores out of range": (
         pair_task(),
         {"likeness/train.csv": "first,second,score\na,b,5.1\nc,d,0\ne,f,-0.001\n"},
-        ["column 'score': score out of range 0..5 in the task's file (2 in all): row 1: 5.1, row 3: -0.001"],
+        ["column 'score': score out of range 0..5 in the task's file (2 in all): row 2: 5.1, row 4: -0.001"],
     ),
     "labels that are neither numbers nor names": (
         task(),
         {"mood/train.csv": "text,label\na,Good\nb,1\nc,\nd,inf\ne,nan\nf,good\n"},
         [
             "train.csv: 1 problem",
-            "nor in ['bad', 'good'] (4 in all): row 1: 'Good' (did you mean 'good'?), row 3: None, row 4: 'inf'",
+            "nor in ['bad', 'good'] (4 in all): row 2: 'Good' (did you mean 'good'?), row 4: None, row 5: 'inf'",
         ],
     ),
     "codes with leading zeros": (
         task(),
         {"mood/train.csv": "text,label\na,01\nb,00\nc,1\n"},
-        ["(2 in all): row 1: '01', row 2: '00'"],
+        ["(2 in all): row 2: '01', row 3: '00'"],
     ),
     "labels that are nearly names": (
         task(classes=["billing", "kat 34"]),
         {"mood/train.csv": "text,label\na,biling\nb,Kat-34\nc,kat 35\n"},
-        ["(3 in all): row 1: 'biling' (did you mean 'billing'?), row 2: 'Kat-34' (did you mean 'kat 34'?), row 3: 'k"],
+        ["(3 in all): row 2: 'biling' (did you mean 'billing'?), row 3: 'Kat-34' (did you mean 'kat 34'?), row 4: 'k"],
     ),
     "scores that are no numbers": (
         pair_task(),
         {"likeness/train.csv": "first,second,score\na,b,good\nc,d,0\ne,f,1\n"},
-        ["'score': label is not a number (1 in all): row 1: 'good'"],
+        ["'score': label is not a number (1 in all): row 2: 'good'"],
     ),
     "labels not in the mapping": (
         task(files={"labels": {"neg": 0, "pos": 1}}),
         {"mood/train.csv": "text,label\na,pos\nb,neg\nc,POS\nd,\n"},
-        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS' (did you mean 'pos'?), row 4: None"],
+        ["label not in ['neg', 'pos'] (2 in all): row 4: 'POS' (did you mean 'pos'?), row 5: None"],
     ),
     "a mapping to no class": (
         task(files={"labels": {"neg": 0, "pos": 2}}),
         {"mood/train.csv": "text,label\na,pos\nb,neg\n"},
-        ["label out of range 0..1", "(1 in all): row 1: 2.0"],
+        ["label out of range 0..1", "(1 in all): row 2: 2.0"],
     ),
     "a single class": (
         task(),
@@ -529,9 +529,9 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
     "duplicate ids": (
         task(),
         {"mood/train.csv": "id,text,label\n7,a,1\n8,b,0\n7,c,1\n7,d,0\n8,e,1\n8,f,1\n"},
-        ["column 'id': duplicate ids (4 in all): row 3: '7', row 4: '7', row 5: '8'"],
+        ["column 'id': duplicate ids (4 in all): row 4: '7', row 5: '7', row 6: '8'"],
     ),
-    "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 2"]),
+    "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 3"]),
     "no columns": (task(), {"mood/train.jsonl": "{}\n{}\n"}, ["column 'text', 'label' is missing; the columns are"]),
     "semicolons": (
         task(),
@@ -541,17 +541,17 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
     "bad dev": (
         task(),
         {"mood/train.csv": GOOD, "mood/dev.csv": "text,label\na,3\nb,0\n"},
-        ["dev.csv: 1 problem", "row 1: 3.0"],
+        ["dev.csv: 1 problem", "row 2: 3.0"],
     ),
     "everything at once": (
         task(),
         {"mood/train.csv": "id,text,label\n1,,5\n1,b,0\n2,c,x\n"},
         [
             "train.csv: 4 problems",
-            "'id': duplicate ids (1 in all): row 2: '1'",
-            "'text': empty or null text (1 in all): row 1: None",
-            "'label': label is neither a number nor in ['bad', 'good'] (1 in all): row 3: 'x'",
-            "'label': label out of range 0..1 or not whole (1 in all): row 1: 5.0",
+            "'id': duplicate ids (1 in all): row 3: '1'",
+            "'text': empty or null text (1 in all): row 2: None",
+            "'label': label is neither a number nor in ['bad', 'good'] (1 in all): row 4: 'x'",
+            "'label': label out of range 0..1 or not whole (1 in all): row 2: 5.0",
         ],
     ),
 }

@@ -32,9 +32,8 @@ def test_blank_and_contradicting_rows_are_left_out_and_counted() -> None:
     rows.loc[[4, 5], "message"] = ["The same  text", "the same TEXT "]
     rows.loc[[6, 8], "message"] = "equal and agreed"
     found = proposed(rows)
-    # As messages count the rows of a file: from 1.
     assert found.dropped == {
-        "without text": [1, 3], "without a label": [2], "with the text of another row and another label": [5, 6]
+        "without text": [2, 4], "without a label": [3], "with the text of another row and another label": [6, 7]
     }  # fmt: skip
     assert found.repeated == 1
     assert found.rows["id"].tolist() == [str(row) for row in range(SIZE) if row not in (0, 1, 2, 4, 5)]
@@ -76,7 +75,7 @@ def test_scores_contradict_each_other_beyond_a_fifth_of_the_range() -> None:
     rows.loc[[0, 1], ["message", "queue"]] = [["equal", 2.0], ["equal", 2.5]]
     rows.loc[[2, 3], ["message", "queue"]] = [["opposed", 0.1], ["opposed", 2.0]]
     found = proposed(rows)
-    assert found.dropped == {"with the text of another row and another label": [3, 4]}
+    assert found.dropped == {"with the text of another row and another label": [4, 5]}
     assert found.repeated == 1
 
 
