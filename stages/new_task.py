@@ -39,9 +39,11 @@ def new_task(
     label: str | None = None,
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
+    rename: Sequence[str] = (),
     similar: str | None = None,
     split: str = "80/10/10",
     seed: int = 0,
+    replace: bool = False,
     is_found: bool = False,
 ) -> str:
     """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return a report, in lines.
@@ -49,22 +51,31 @@ def new_task(
     Args:
         text: the column with the texts, or two separated by a comma (:func:`columns_named`).
         drop_labels: labels whose rows are left out, now and whenever the task is read.
+        rename: ``OLD=NEW`` for labels; the task reads the old names too.
         similar: for pairs with two classes, the class of similar texts; None: the one whose name says so, if any.
+        replace: delete the task in the folder, once the new one is complete.
         is_found: whether other commands read ``data`` by default, so that the printed commands can omit it.
 
     Raises:
-        PipelineError: the folder exists, or the table does not make a task (:func:`propose`). Nothing is written.
+        PipelineError: the folder exists and is not to be replaced, or the table does not make a task (:func:`propose`).
+            Nothing is written.
     """
     shares = _shares(split)
     folder = data / _checked_name(name, file)
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
-    proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind, drop_labels=drop_labels)
+    proposal = propose(
+        table.rows, str(file), text=columns, label=label, kind=kind, drop_labels=drop_labels, rename=rename
+    )
     positions = split_rows(proposal.rows, shares, seed, str(file))
     # Checked last, so that nobody moves a folder away only to meet another mistake.
     clear_leftovers(folder.parent, folder.name)
-    if present(folder):
-        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
+    if present(folder) and not replace:
+        raise PipelineError(
+            f"{folder}: exists already and stays as it is: move it away, give another name (--name), or --replace it"
+        )
+    if present(folder) and (not present(folder / "task.toml") or file.resolve().is_relative_to(folder.resolve())):
+        raise PipelineError(f"--replace would delete {folder}, which is no task or has the file: move one of them away")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
     shared = _shared(parts)
@@ -218,7 +229,7 @@ def _warnings(proposal: Proposal) -> list[str]:
     lines += proposal.remarks
     lines += few(proposal.hints, _SHOWN)
     if proposal.hints:
-        lines.append("to fix labels: correct the file, delete the folder of the task, and run the command again")
+        lines.append("to fix labels: run the command again with --replace --rename WRONG=RIGHT")
     return lines
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import DATA, PLACES, DataFolders, Seed
+from pipeline.cli.options import DATA, PLACES, DataFolders, Flag, Seed
 from pipeline.cli.printing import print_lines
 from pipeline.cli.settings_file import settings
 from pipeline.data.metric_names import Kind
@@ -17,6 +17,7 @@ tasks = App(name="tasks", help="The tasks that can be trained, and new ones from
 DataFolder = Annotated[
     Path, Parameter(group=PLACES, help="Folder of your tasks, in which the task's own folder is made.")
 ]
+Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 @tasks.command(name="new")
@@ -28,10 +29,12 @@ def tasks_new(
     text: str | None = None,
     label: str | None = None,
     kind: Kind | None = None,
-    drop_labels: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    drop_labels: Names = (),
+    rename: Names = (),
     similar: str | None = None,
     split: str = "80/10/10",
     seed: Seed = 0,
+    replace: Flag = False,
 ) -> None:
     """Make a task of your own from a table: a task file and the splits train, dev and test.
 
@@ -42,9 +45,11 @@ def tasks_new(
         label: The column of the labels (found by name and content).
         kind: classes or score (score, if numbers have fractions or many different values).
         drop_labels: A label that stands for none, such as -1: its rows are left out; may be given several times.
+        rename: A label under another name, such as Rechnug=Rechnung; several with commas or several times.
         similar: Of two classes of pairs, the one of similar texts, for --head cosine (by its name).
         split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
+        replace: Delete the task of this name that is there, with its splits.
     """
     from stages.new_task import new_task
 
@@ -58,9 +63,11 @@ def tasks_new(
             label=label,
             kind=kind,
             drop_labels=drop_labels,
+            rename=rename,
             similar=similar,
             split=split,
             seed=seed,
+            replace=replace,
             is_found=is_found,
         )
     )

@@ -60,6 +60,7 @@ class Proposal:
     dropped: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are left out, by number in the file, by reason."""
     drop_labels: tuple[str, ...] = ()
+    renamed: dict[str, str] = field(default_factory=dict)
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By class: its rows that are left out, and all its rows. A class without rows left is not in the task."""
     repeated: int = 0
@@ -78,9 +79,10 @@ class Proposal:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Raw label -> class, if names are numbers and could be read as the number of another class."""
+        """Raw label -> class, if some are renamed, or numbers that could be read as the number of another class."""
         numbers = {name: number for number, name in enumerate(self.classes)}
-        return numbers if any(not np.isnan(as_number(name)) for name in self.classes) else {}
+        others = {old: numbers[new] for old, new in self.renamed.items() if new in numbers and old not in numbers}
+        return numbers | others if others or any(not np.isnan(as_number(name)) for name in self.classes) else {}
 
 
 def propose(
@@ -91,8 +93,11 @@ def propose(
     label: str | None = None,
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
+    rename: Sequence[str] = (),
 ) -> Proposal:
     """Propose a task for a raw ``table``; ``text``, ``label`` and ``kind`` are used as given and otherwise guessed.
+
+    Labels are first renamed (:func:`renames_in`).
 
     Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows whose text is equal, but
     for case and white space, while their labels contradict each other: different classes, or scores further apart than
@@ -107,6 +112,8 @@ def propose(
     columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
     labels = _labels(table[columns.label], where_label)
+    renames = renames_in(rename, labels, where_label)
+    labels = labels.map(lambda name: renames.get(name, name))
     if labels.map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
@@ -150,6 +157,7 @@ def propose(
         max_length=_max_length(rows),
         dropped={reason: numbers for reason, numbers in dropped.items() if numbers},
         drop_labels=tuple(name for name in to_drop if name is not None),
+        renamed=renames,
         lost=lost,
         repeated=int(pd.Series(_keys(rows, text_key)).duplicated().sum()),
         hints=hints,
@@ -174,6 +182,21 @@ def _metric(kind: Kind, labels: pd.Series) -> Metric:
     if kind == "score":
         return "pearson"
     return "macro-f1" if is_unbalanced(labels) else "accuracy"
+
+
+def renames_in(options: Sequence[str], labels: Iterable[str | None], where: str) -> dict[str, str]:
+    """The names in ``OLD=NEW``, or in several of these with commas; with a single ``=``, commas belong to the names.
+
+    Raises:
+        PipelineError: an option is no such text, or none of the ``labels`` is an old name.
+    """
+    parts = [part for text in options for part in (text.split(",") if text.count("=") > 1 else [text])]
+    renames = {old: new for old, new in (map(as_label, part.partition("=")[::2]) for part in parts) if old and new}
+    if len(renames) < len(parts):
+        raise PipelineError(f"--rename {shortened(','.join(options))}: write OLD=NEW, or several of these with commas")
+    if unknown := renames.keys() - set(labels):
+        raise PipelineError(f"{where}: --rename: no row has {', '.join(map(shortened, sorted(unknown)))}")
+    return renames
 
 
 def _labels(column: pd.Series, where: str) -> pd.Series:

@@ -259,6 +259,9 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     "a split of words": ("text,label\na b,x\n", ["--split", "most"], "--split 'most': write percentages"),
     "a similar class of one text": (ENOUGH, ["--similar", "a"], "--similar 'a': give one of two classes of pairs"),
     "a similar class that is none": (PAIRS, ["--similar", "x"], "give one of two classes of pairs, 'a' or 'b'"),
+    "a label to rename that is none": (ENOUGH, ["--rename", "c=a"], "--rename: no row has 'c'"),
+    "a label without a new name": (ENOUGH, ["--rename", "a"], "--rename 'a': write OLD=NEW"),
+    "a folder to replace that is no task": (ENOUGH, ["--name", "old", "--replace"], "would delete"),
     "another kind": ("text,label\na b,x\n", ["--kind", "ranking"], "--kind"),
     "a score that is none": ("text,label\na b,x\nc d,y\n", ["--kind", "score"], "'x' is not a score"),
 }  # fmt: skip
@@ -275,6 +278,29 @@ def test_a_bad_table_or_option_is_one_message_and_leaves_nothing(name: str, run:
     assert error.startswith("error: ") and error.count("\n") == 1
     assert said in error
     assert [one.name for one in data.iterdir()] == ["old"] and not list((data / "old").iterdir())
+
+
+def test_labels_are_mended_and_the_task_replaced_without_an_editor(run: Command, tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "mail.csv"
+    names = ["Rechnung", "Rechnung", "Bug, urgent", "Bug, urgent", "Rechnug", "bug"]
+    rows = [["text", "label"], *([f"text number {row}", names[row % 6]] for row in range(60))]
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows(rows)
+    command = ["tasks", "new", file, "--data", data]
+    assert run(*command)[0] == 0
+    (data / "mail" / "kept.txt").touch()
+    mends = ["--rename", "Rechnug=Rechnung", "--rename", "bug=Bug, urgent"]
+    assert run(*command, *mends)[0] == 2
+    assert find_task("mail", data).classes == ("bug", "Bug, urgent", "Rechnug", "Rechnung")
+    assert run(*command, *mends, "--replace")[0] == 0
+    assert not (data / "mail" / "kept.txt").exists()
+    task = find_task("mail", data)
+    assert task.classes == ("Bug, urgent", "Rechnung")
+    assert Counter(load_all_rows(task, data).train["label"]) == {0: 24, 1: 24}
+    later = canonical_rows(task, read_table(file), str(file), source=task.files)  # which has the old names
+    assert Counter(later["label"]) == {0: 30, 1: 30}
+    file.rename(inside := data / "mail" / "all.csv")
+    assert run("tasks", "new", inside, "--name", "mail", "--data", data, "--replace")[0] == 2 and inside.exists()
 
 
 # tasks check and tasks list.

@@ -115,6 +115,11 @@ def test_what_may_be_meant_otherwise_is_said_with_its_option(rows: pd.DataFrame,
     assert re.search(remark, said)
 
 
+def test_several_labels_are_renamed_at_once_and_one_name_may_have_a_comma() -> None:
+    renames = renames_in(["a=b,c=1.0", "e=f, g"], ["a", "c", "e", None], "rows")
+    assert renames == {"a": "b", "c": "1", "e": "f, g"}
+
+
 def test_long_texts_raise_max_length() -> None:
     assert proposed(table()).max_length == 128
     assert proposed(table(message=[f"{row} " + "word " * 150 for row in range(SIZE)])).max_length == 256
