@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.columns import columns_named, find_columns
-from pipeline.data.propose import is_unbalanced, name_of
+from pipeline.data.propose import is_unbalanced, name_of, renames_in
 from pipeline.data.texts import count_words
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
