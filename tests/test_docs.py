@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from difflib import unified_diff
 from importlib.metadata import EntryPoint
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
@@ -22,7 +22,7 @@ from cyclopts.argument import Argument
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from pipeline.cli.app import app
+from pipeline.cli.app import app, main
 from pipeline.data.metric_names import METRICS_OF
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
@@ -112,8 +112,9 @@ def reference() -> str:
 
 _COMMANDS = """# Commands
 
-Every command and option. `python -m pipeline COMMAND --help` prints the same; `adapter-fusion COMMAND` is short for
-`python -m pipeline COMMAND`. Values in parentheses are defaults.
+Every command and option. `python -m pipeline COMMAND --help-all` prints the same, and `--help` only names the advanced
+options. `adapter-fusion COMMAND` is short for `python -m pipeline COMMAND`, and [shells complete
+it](faq.md#how-do-i-complete-commands-in-my-shell). Values in parentheses are defaults.
 """
 
 
@@ -147,15 +148,50 @@ def commands() -> str:
             if sub.default_command is None
             else [each for each in sub.assemble_argument_collection(parse_docstring=True) if each.show]
         )
-        by_group = sorted(shown, key=lambda argument: argument.parameter.group[0].name != "Parameters")
-        for name, arguments in groupby(by_group, key=lambda argument: argument.parameter.group[0].name):
+        names = [argument.parameter.group[0].name for argument in shown]
+        order = dict.fromkeys(["Parameters", "Advanced", *names])
+        for name in order:
+            arguments = [argument for argument, own in zip(shown, names, strict=True) if own == name]
+            if not arguments:
+                continue
             rows = tuple(_option(argument) for argument in arguments)
             title = "" if name == "Parameters" else f"**{name}**"
             if title and first.setdefault(rows, verb) != verb:
                 text += [f"{title}: as for [{first[rows]}](#{first[rows].replace(' ', '-')}).", ""]
             else:
                 text += [*([title, ""] if title else []), "| option | |", "| --- | --- |", *rows, ""]
+        text += [f"    {example}" for example in _examples(sub)] + [""] if sub.default_command else []
     return "\n".join(text)
+
+
+def _examples(verb: App) -> list[str]:
+    """What the help of a verb ends with."""
+    assert verb.help_epilogue is not None
+    return verb.help_epilogue.replace("\n  ", "\n").split("\n")[1:]
+
+
+def _help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_the_verbs_in_groups_and_of_each_what_most_need(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = _help(capsys, monkeypatch, "--help")
+    assert re.findall(r"^╭─ (\w+) ", page, re.MULTILINE) == ["Start", "Use", "Research", "Maintain", "Help"]
+    listed = re.findall(r"^│ ([a-z]+) ", page, re.MULTILINE)
+    assert listed[:4] == ["tasks", "extract", "evaluate", "predict"]
+    assert sorted(listed) == sorted(name for name in app if not name.startswith("-"))
+    for verb, sub in _verbs(app):
+        short = _help(capsys, monkeypatch, *verb.split(), "--help")
+        assert short.count("\n") <= 90, f"{verb} --help: more than two screens: mark more options as advanced"
+        whole = _help(capsys, monkeypatch, *verb.split(), "--help-all") if "(--help-all)" in short else short
+        shown = [] if sub.default_command is None else sub.assemble_argument_collection(parse_docstring=True)
+        for name in (argument.name for argument in shown if argument.show):
+            assert name in short and re.search(rf"^│.*{name[:20]}", whole, re.MULTILINE), (verb, name)
+        assert _examples(sub), f"pipeline/cli/examples.txt lacks {verb}"
 
 
 def test_the_page_on_machines_has_every_key_of_resources() -> None:

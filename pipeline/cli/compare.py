@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from pipeline.cli.options import (
     REPORTS,
+    Advanced,
     Flag,
     FreeText,
     Json,
@@ -30,7 +31,7 @@ from stages.studies import STUDIES, find_study
 studies = App(name="studies", help="The shipped studies.")
 
 
-@Parameter(name="*", group="Machines")
+@Parameter(name="*", group=Group("Machines", sort_key=3))
 @dataclass(frozen=True, kw_only=True)
 class Machines:
     """Where the runs of a study are trained."""
@@ -49,14 +50,14 @@ def compare(
     targets: str | None = None,
     sources: str | None = None,
     seeds: str | None = None,
-    looks: int | None = None,
+    looks: Annotated[int | None, Advanced] = None,
     methods: str | None = None,
-    reference: str | None = None,
+    reference: Annotated[str | None, Advanced] = None,
     target_limit: int | None = None,
-    scoring: ScoredOn | None = None,
-    curve: bool | None = None,
-    curve_rows: str | None = None,
-    keep_weights: Flag = False,
+    scoring: Annotated[ScoredOn | None, Advanced] = None,
+    curve: Annotated[bool | None, Advanced] = None,
+    curve_rows: Annotated[str | None, Advanced] = None,
+    keep_weights: Annotated[Flag, Advanced] = False,
     dry_run: Flag = False,
     machines: Machines = Machines(),
     places: Places = Places(),

@@ -32,12 +32,41 @@ if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
     from stages.runs import Runs
 
+
+class _Advanced:
+    """Prints the options of a group in full with --help-all, and otherwise their names in a line."""
+
+    in_full = False
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        from cyclopts.help import DefaultFormatter  # it loads rich
+
+        if self.in_full:
+            DefaultFormatter()(console, options, panel)
+        else:
+            names = ", ".join(entry.names[0] for entry in panel.entries)
+            console.print(f"{panel.title} (--help-all): {names}", highlight=False)
+
+
+ADVANCED = _Advanced()
+
+
+def _groups(title: str, rank: int) -> tuple[Group, Parameter]:
+    """A group of options, and what marks those options of it that few need."""
+    few = Group(f"{title}, advanced" if title else "Advanced", sort_key=rank + 0.5, help_formatter=ADVANCED)
+    return Group(title, sort_key=rank), Parameter(group=few)
+
+
+Advanced = _groups("", 0)[1]
+TRAINING, _OfTraining = _groups("Training", 1)
+RUN, _OfRun = _groups("Run", 2)
 BACKBONE = "google-bert/bert-base-uncased"
 DATA, STORE, REPORTS = Path("data"), Path(DEFAULT_STORE), Path("reports")
 PLACES = Group(
     "Where",
     help="Also from the nearest pipeline.toml, or [tool.adapter-fusion] of a pyproject.toml, from the working folder"
     " upwards: backbone, data, store, reports. Flags override.",
+    sort_key=4,
 )
 """Group of the options that a settings file may set; see :mod:`pipeline.cli.settings_file`."""
 
@@ -74,11 +103,11 @@ Count = Annotated[int | None, between(1)]
 Seed = Annotated[int, between(0, 2**32 - 1)]
 FreeText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 """Text in any language, which may begin with a dash or a negative number."""
-Flag = Annotated[bool, Parameter(negative=())]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
 
 
-@Parameter(name="*", group="Training")
+@Parameter(name="*", group=TRAINING)
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How a run trains. What is not given comes from --recipe, then from the task and the method."""
@@ -89,29 +118,29 @@ class Training:
     "Train at least N optimiser steps, with as many more epochs as that takes (400; 0 with --epochs)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
-    backbone_learning_rate: float | None = None
+    backbone_learning_rate: Annotated[float | None, _OfTraining] = None
     "Peak learning rate of pretrained weights (as --learning-rate)."
-    head_learning_rate: float | None = None
+    head_learning_rate: Annotated[float | None, _OfTraining] = None
     "Peak learning rate of heads (as --learning-rate)."
     batch_size: int | None = None
     "Rows per optimiser step, over all processes (32)."
-    gradient_accumulation_steps: int | None = None
+    gradient_accumulation_steps: Annotated[int | None, _OfTraining] = None
     "Split each batch into N pieces to save memory (1)."
     max_length: int | None = None
     "Longest input in tokens (from the task)."
     encoding: Encoding | None = None
     "How pairs are read: cross, as one input; siamese, as two (from the task)."
-    pooling: Pooling | None = None
+    pooling: Annotated[Pooling | None, _OfTraining] = None
     "Sentence vector: cls, the first token; mean, the mean over tokens; pooler, BERT's own (from the task)."
-    head: HeadKind | None = None
+    head: Annotated[HeadKind | None, _OfTraining] = None
     "How sentence vectors become a prediction (from the task; cosine and difference imply siamese)."
     class_weights: ClassWeights | None = None
     "balanced: all classes count equally in the loss, whatever their number of training rows (none)."
-    label_smoothing: float | None = None
+    label_smoothing: Annotated[float | None, _OfTraining] = None
     "Share of a class's label that is spread over all classes, from 0 to below 1 (0)."
-    early_stopping_patience: int | None = None
+    early_stopping_patience: Annotated[int | None, _OfTraining] = None
     "Stop after N epochs without a better dev score (off)."
-    precision: Precision | None = None
+    precision: Annotated[Precision | None, _OfTraining] = None
     "auto: bf16 where the GPU or CPU has instructions for it, else fp32 (auto)."
     recipe: Path | None = None
     "TOML file with any keys of a recipe; flags override it."
@@ -135,22 +164,22 @@ class Training:
         return Recipe.parse(values, where)
 
 
-@Parameter(name="*", group="Run")
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """What a training command does besides training."""
 
     limit: Count = None
     "Use only N training rows (a seeded, stratified sample)."
-    dev_limit: Count = None
+    dev_limit: Annotated[Count, _OfRun] = None
     "Select on only N rows of dev; score at most N test rows, unless held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev, or in test where that is scored."
-    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
+    track: Annotated[Literal["tensorboard", "mlflow", "wandb"] | None, _OfRun] = None
     "Log settings and curve: tensorboard, in the run's folder; mlflow, in <reports>/mlruns; wandb (off)."
-    checkpoint_seconds: Annotated[float, between(0)] = 60.0
+    checkpoint_seconds: Annotated[float, between(0), _OfRun] = 60.0
     "Maximum seconds between two checkpoints of an unfinished run; the first come sooner."
-    cache_gb: Annotated[float, between(0, 10**6)] = 2.0
+    cache_gb: Annotated[float, between(0, 10**6), _OfRun] = 2.0
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False
 
@@ -160,7 +189,7 @@ class Running:
         return {name: getattr(self, name) for name in names}
 
 
-@Parameter(name="*", group="Run")
+@Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
 class OneRun(Running):
     """The same for a command that trains one run."""
