@@ -1,5 +1,6 @@
 """Predictions of trained models for rows of a table, and their score on labelled rows that they have not seen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.load import load_split
 from pipeline.data.prediction import Prediction
 from pipeline.data.split import group_numbers
-from pipeline.data.tables import check_columns, name_of, read_input, write_table
+from pipeline.data.tables import Table, check_columns, name_of, read_input, suffix_of, write_table
 from pipeline.data.tasks import Metric, Task
 from pipeline.data.tokens import Cut
 from pipeline.methods.parallel import takes_parallel
@@ -90,12 +91,14 @@ def predict(
     batch_size: int,
     precision: Precision,
     drop_layers: tuple[int, ...] = (),
-    rows: pd.DataFrame | None = None,
+    rows: Table | None = None,
+    raw: bool = False,
 ) -> PredictedTable:
     """Write the input's rows, in order and with all their columns, and beside them a prediction for each target.
 
-    A prediction is a score, or the name of a class with the probability of every class. It is empty for a row with a
-    blank text. Labels are neither needed nor read.
+    A prediction is a score, or the name of a class with its probability and that of every class. It is empty for a row
+    with a blank text. Labels are neither needed nor read. All formats but parquet have four decimals; a table that is
+    delimited like the input has its encoding, and under the same suffix its delimiter.
 
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
@@ -105,25 +108,29 @@ def predict(
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out: faster, without training anew.
-        rows: the rows of ``input_file``, if they have been read already. Several processes use those of the main one.
+        rows: the table in ``input_file``, if it has been read already. Several processes use that of the main one.
+        raw: probabilities without the model's temperature.
 
     Raises:
         PipelineError: no such model, unfit rows, an input column with the name of a prediction column, or a file that
             cannot be read or written.
     """
     tasks = parse_targets(target, using, workspace.task)
-    table = on_main_process(lambda: read_input(input_file) if rows is None else rows)
-    read = _rows_of(tasks, table, name_of(input_file))
-    kept = _with_ids(table, tasks, output_file)
+    given = on_main_process(lambda: read_input(input_file) if rows is None else rows)
+    read = _rows_of(tasks, given.rows, name_of(input_file))
+    kept = _with_ids(given.rows, tasks, output_file)
     models = models_for(tasks, target, using, workspace, drop_layers)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
         predicted = models.predict(read, drop_layers, batch_size, accelerator)
     if accelerator.is_main_process:
-        columns = [
-            _columns(task, predicted[task.name][0], read[task.name].index, kept.index, len(tasks) > 1) for task in tasks
-        ]
-        write_table(pd.concat([kept, *columns], axis=1), output_file)
+        columns = []
+        for task in tasks:
+            prediction = predicted[task.name][0].calibrated(1.0 if raw else models.temperature(task.name))
+            decimals = None if suffix_of(output_file) == ".parquet" else _decimals(task)
+            own = _columns(task, prediction, read[task.name].index, len(tasks) > 1, decimals)
+            columns.append(own.reindex(kept.index))
+        write_table(pd.concat([kept, *columns], axis=1), output_file, given.form)
     summaries = (
         PredictedTask(
             task.name,
@@ -154,10 +161,15 @@ class Models:
         """The runs whose models predict; for an ensemble, its members."""
         return [target.run for targets in self.passes for target in targets]
 
+    def temperature(self, task: str) -> float:
+        """The temperature of a task's model; 1 for an ensemble, which joins probabilities as they were trained."""
+        targets = [] if self.ensemble else [target for each in self.passes for target in each]
+        return next((target.temperature for target in targets if target.task.name == task), 1.0)
+
     def predict(
         self, rows: Mapping[str, pd.DataFrame], drop_layers: tuple[int, ...], batch_size: int, accelerator: Accelerator
     ) -> dict[str, tuple[Prediction, Cut]]:
-        """The prediction for each task's rows, and how many of these rows are cut."""
+        """The prediction for each task's rows, not calibrated, and how many of these rows are cut."""
         answers = [
             predictions_of(targets, rows[targets[0].task.name], drop_layers, batch_size, accelerator)
             for targets in self.passes
@@ -211,18 +223,24 @@ def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> 
 
 def _column_names(task: Task, several: bool) -> list[str]:
     prefix = f"{task.name}_" if several else ""
-    return [f"{prefix}prediction", *(f"{prefix}probability_{name}" for name in task.classes)]
+    confidence = [f"{prefix}confidence"] if task.classes else []
+    return [f"{prefix}prediction", *confidence, *(f"{prefix}probability_{name}" for name in task.classes)]
 
 
-def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: pd.Index, several: bool) -> pd.DataFrame:
-    """The prediction as columns of a table with index ``rows``. Rows that are not in ``index`` are empty."""
-    values = prediction.values
-    if prediction.probabilities is None:
-        columns = [values]
-    else:
-        columns = [np.array(task.classes, dtype=object)[values], *prediction.probabilities.T]
-    named = dict(zip(_column_names(task, several), columns, strict=True))
-    return pd.DataFrame(named, index=index).reindex(rows)
+def _columns(task: Task, prediction: Prediction, index: pd.Index, several: bool, decimals: int | None) -> pd.DataFrame:
+    """The prediction as columns of a table whose rows have the numbers in ``index``; None: with all decimals."""
+    probabilities = prediction.probabilities
+    numbers = [prediction.values] if probabilities is None else [prediction.confidence, *probabilities.T]
+    if decimals is not None:
+        numbers = [np.round(each.astype(np.float64), decimals) + 0.0 for each in numbers]  # no -0.0
+    names = [np.array(task.classes, dtype=object)[prediction.values]] if task.classes else []
+    return pd.DataFrame(dict(zip(_column_names(task, several), [*names, *numbers], strict=True)), index=index)
+
+
+def _decimals(task: Task) -> int:
+    """Decimals to write a probability or a score with: four, more if the range of the scores is below 1."""
+    low, high = task.range or (0.0, 1.0)
+    return 4 + max(0, -math.floor(math.log10(high - low)))
 
 
 def _passes(targets: Sequence[Target]) -> list[list[Target]]:
@@ -346,7 +364,7 @@ def evaluate(
         else:
             rows = splits.published(task).dev
     else:
-        table = read_input(input_file).drop(columns="id", errors="ignore")
+        table = read_input(input_file).rows.drop(columns="id", errors="ignore")
         where = name_of(input_file)
         rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, is_scored=True)
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)

@@ -104,13 +104,14 @@ class _Pruning:
         prediction = scoring.predict(model)
         ended = time.perf_counter()
         score, table = scoring.scored(prediction)
+        score = score.model_copy(update={"temperature": scoring.temperature(prediction)})
         cost = Cost(
             trainable_parameters=self._trained_parameters(model),
             seconds=round(ended - started, 3),
             examples_per_second=round(len(rows) / (ended - predicting), 2),
             peak_memory_mb=peak_memory_mb(),
         )
-        record = self._record(model, self._artifact(model, kept, score.dev), score, cost)
+        record = self._record(model, self._artifact(model, kept, score), score, cost)
         curve = [{"epoch": 0.0, "dev": score.dev, **{_SHARE + name: share for name, share in shares.items()}}]
         workspace.ledger.finish(record, curve, {task.name: table})
         return record
@@ -126,14 +127,15 @@ class _Pruning:
         ranked = sorted(names, key=lambda name: (name != own, -shares[name]))
         return shares, prune_fusion(model.backbone, members, {*ranked[: self.keep], *({own} if own else ())})
 
-    def _artifact(self, model: TransferModel, kept: Collection[str], dev: float) -> Artifact:
+    def _artifact(self, model: TransferModel, kept: Collection[str], score: TaskScore) -> Artifact:
         """What is left of the fusion, put into the store."""
         manifest, rows = self.fusion.manifest, self.data.dev
         named = zip(manifest.recipe.form.names_of(manifest.sources), manifest.sources, strict=True)
         sources = tuple(source for name, source in named if name in kept)
         changes = {
             "run": self.name,
-            "dev": dev,
+            "dev": score.dev,
+            "temperature": score.temperature,
             "dev_rows": len(rows),
             "dev_fingerprint": self.data.fingerprint["dev"],
             "part_of_dev": manifest.part_of_dev or self.workspace.splits.chooses_by_part(self.task, rows),

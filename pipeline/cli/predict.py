@@ -35,6 +35,8 @@ from pipeline.system.reading import present, reading
 from pipeline.system.streams import LIBRARIES, announce, notice
 from stages.serve.door import Limits, check_serve
 
+Raw = Annotated[Flag, Parameter(help="Probabilities as the model was trained, without the temperature fitted on dev.")]
+
 
 def predict(
     *,
@@ -43,17 +45,19 @@ def predict(
     output: TableFile,
     using: str = "auto",
     drop_layers: str | None = None,
+    raw: Raw = False,
     passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Predict for rows with or without labels: their columns, the prediction and the probability of each class.
+    """Predict for rows with or without labels: their columns, the prediction, its confidence and all probabilities.
 
     Args:
         target: The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction etc.
         input: Table with the text columns of each task (csv, xlsx, parquet and others, by suffix), or - for csv from
             standard input. A row with a blank text gets no prediction.
-        output: Table to write, in any of these formats and in the input's order, or - for csv to standard output.
+        output: Table to write, in any of these formats and in the input's order, delimited and encoded like the input,
+            or - for csv to standard output. All but parquet have four decimals.
         using: fusion, adapter (each: the best on dev), a RUN or ensemble:NAME; auto: the better of fusion and adapter
             on dev.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
@@ -81,6 +85,7 @@ def predict(
         precision=passes.precision,
         drop_layers=dropped,
         rows=rows,
+        raw=raw,
     )
     if not to_stdout:
         print_predictions(table, json)
@@ -253,20 +258,16 @@ def serve(
     Args:
         port: Port to listen on; 0: any free port, which is printed.
         host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
-        model: Task or TASK@RUN, or several, such as tickets@RUN,reviews@RUN. A run stands for its task's name, whatever
-            else the store gets; the first answers POST /predict (the best runs; the only task).
+        model: The model of POST /predict: a task or TASK@RUN (the only task).
         backbone: Hub id or local folder of the backbone (the one that the models were trained on).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    models = names_in(model) or []
-    if model is not None and not models:  # an unset variable of a script must not unpin the models
-        raise PipelineError("--model names no model: give a task or TASK@RUN, or leave it out")
-    check_serve(store, host, port, models, backbone, limits)
+    check_serve(store, host, port, model, backbone, limits)
     announce(LIBRARIES)
     from stages.serve import serve as stage
 
-    stage.serve(store, host=host, port=port, targets=models, backbone=backbone, precision=precision, limits=limits)
+    stage.serve(store, host=host, port=port, target=model, backbone=backbone, precision=precision, limits=limits)
 
 
 def export(

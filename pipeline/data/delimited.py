@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import notice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,10 +270,16 @@ def _holds_rows(cells: list[str]) -> bool:
     return False
 
 
-def write(table: pd.DataFrame, sink: BinaryIO, *, separator: str = ",") -> None:
+def write(table: pd.DataFrame, sink: BinaryIO, *, separator: str = ",", encoding: str = "utf-8") -> None:
     # A text is read back wrongly unless all are quoted, the header too: minimal quoting leaves a carriage return
     # unquoted, which ends the row; line breaks and tabs in one cell look like rows that a stray quote has swallowed.
     texts = [cell for column in table for cell in table[column] if isinstance(cell, str)]
     quoted = any("\r" in text or (separator == "\t" and "\n" in text and "\t" in text) for text in texts)
     quoting: Any = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL
-    table.to_csv(sink, sep=separator, index=False, quoting=quoting)
+    text = table.to_csv(sep=separator, index=False, quoting=quoting)
+    try:
+        content = text.encode(encoding)
+    except UnicodeEncodeError:
+        content = text.encode("utf-8-sig")
+        notice(f"note: {encoding} lacks letters of the table, which is written as UTF-8")
+    sink.write(content)

@@ -10,3 +10,5 @@ Metric = Literal[ClassMetric, ScoreMetric]
 EnsembleRule = Literal["mean", "uniform", "weighted", "mode", "median"]
 
 METRICS_OF: dict[Kind, tuple[Metric, ...]] = {"classes": get_args(ClassMetric), "score": get_args(ScoreMetric)}
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.05, 20.0
+"""Bounds of the temperature that calibrates probabilities."""

@@ -77,7 +77,7 @@ FORMATS = {
 }
 """By suffix."""
 SUFFIXES = tuple(FORMATS)
-_JSON = (".jsonl", ".json")
+_JSON, _DELIMITED = (".jsonl", ".json"), (".csv", ".tsv")
 _USUAL = re.compile(r"parquet|csv, utf-8(-sig)?, comma|tsv, utf-8(-sig)?, tab|jsonl?, utf-8(-sig)?")
 """How this project writes tables: no notice says how such a file was read."""
 _OTHER_SPREADSHEETS, _OLE = (".xls", ".xlsm", ".xlsb", ".ods"), bytes.fromhex("d0cf11e0a1b11ae1")
@@ -120,17 +120,17 @@ def read_foreign(file: Path) -> Table:
     return Table(table.rows.set_axis(names, axis=1), table.form) if len({*names}) == len(names) else table
 
 
-def read_input(file: Path) -> pd.DataFrame:
-    """The rows for a trained model: from a file (:func:`read_foreign`), or csv from standard input.
+def read_input(file: Path) -> Table:
+    """The table for a trained model: from a file (:func:`read_foreign`), or csv from standard input.
 
     A note on stderr says how the file was read, unless it has this project's format.
     """
     if file == STANDARD:
-        return read_table(file)
+        return Table(read_table(file), "csv, utf-8, comma")
     table = read_foreign(file)
     if not _USUAL.fullmatch(table.form):
         notice(f"note: {file} was read as {table.form}")
-    return table.rows
+    return table
 
 
 def _read(file: Path, *, strict: bool) -> Table:
@@ -191,14 +191,32 @@ def check_columns(table: pd.DataFrame, file: Path) -> None:
             ) from None
 
 
-def write_table(table: pd.DataFrame, file: Path) -> None:
-    """Write a table in the format of its suffix; the file appears complete or not at all."""
-    form = FORMATS[suffix_of(file)]
+def write_table(table: pd.DataFrame, file: Path, like: str = "") -> None:
+    """Write a table in the format of its suffix; the file appears complete or not at all.
+
+    Args:
+        like: the :attr:`Table.form` of a table whose encoding, delimiter or sheet it takes, where the format has them.
+    """
     if file == STANDARD:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
-        form.write(table, content := io.BytesIO())
+        delimited.write(table, content := io.BytesIO())
         sys.stdout.write(content.getvalue().decode())
         return
+    write = _written_like(suffix_of(file), like)
     with atomic.new_file(file) as temporary, temporary.open("wb") as sink:
-        form.write(table, sink)
+        write(table, sink)
+
+
+def _written_like(suffix: str, form: str) -> Callable[[pd.DataFrame, BinaryIO], object]:
+    """How to write a table with this suffix as one of ``form`` was written."""
+    kind, *parts = form.split(", ")
+    if suffix == ".xlsx" and kind == "xlsx":
+        return partial(typed.write_xlsx, title=parts[0].removeprefix("sheet "))
+    if suffix not in _DELIMITED or f".{kind}" not in _DELIMITED:
+        return FORMATS[suffix].write
+    encoding, named = parts
+    separators = {name: separator for separator, name in delimited.DELIMITERS.items()}
+    usual = "\t" if suffix == ".tsv" else ","
+    separator = separators.get(named, named) if f".{kind}" == suffix else usual
+    return partial(delimited.write, encoding=encoding, separator=separator)

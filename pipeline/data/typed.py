@@ -199,13 +199,13 @@ def _fill_merged(sheet: Worksheet, cells: list[list[Any]], header: int) -> int:
     return filled
 
 
-def write_xlsx(table: pd.DataFrame, sink: BinaryIO) -> None:
+def write_xlsx(table: pd.DataFrame, sink: BinaryIO, *, title: str = "table") -> None:
     import openpyxl
     import pandas as pd
     from openpyxl.cell import WriteOnlyCell
 
     book = openpyxl.Workbook(write_only=True)
-    sheet = book.create_sheet("table")
+    sheet = book.create_sheet(title)
 
     def written(value: Any) -> WriteOnlyCell:
         is_long = isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MOST_EXACT

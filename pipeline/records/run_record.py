@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from pipeline.data.task_data import Added
 from pipeline.data.tasks import Metric, Name
-from pipeline.records.store import Manifest, SourceRun
+from pipeline.records.store import Manifest, SourceRun, Temperature
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import canonical_json, sha256_text
@@ -49,6 +49,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     metric: Metric
     dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
     rows: Count = Field(description="dev rows")
+    temperature: Temperature = Field(1.0, description="of the model's probabilities, fitted on dev; 1: none")
     test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
     test_rows: Count = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
+from pipeline.data.metric_names import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import (
@@ -28,6 +29,7 @@ from pipeline.system.streams import notice
 
 ArtifactKind = Literal["adapter", "fusion"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
+Temperature = Annotated[float, Field(strict=True, ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 DEFAULT_STORE = "adapters_store"
@@ -67,6 +69,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     dev_rows: int = Field(description="how many rows dev is a score of")
     dev_fingerprint: str = Field(description="fingerprint of these rows")
     part_of_dev: bool = Field(False, description="whether these are a part of the dev split, or rows cut from train")
+    temperature: Temperature = Field(1.0, description="of its probabilities, fitted on these rows; 1: none")
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")

@@ -47,6 +47,12 @@ class Target:
         """``fusion``, ``adapter``, or the kind of the run."""
         return self.trained.manifest.kind if isinstance(self.trained, Artifact) else self.trained.kind
 
+    @property
+    def temperature(self) -> float:
+        """Calibrates its probabilities; 1: they are as they were trained."""
+        kept = self.trained
+        return kept.manifest.temperature if isinstance(kept, Artifact) else kept.score(self.task.name).temperature
+
 
 def check_models(target: str, using: str, find: Callable[[str], Task], store: Path, reports: Path) -> None:
     """Check what ``predict`` is asked for without opening the models.

@@ -153,7 +153,7 @@ class Model:
             inputs = inputs_of(self._target, rows, cached=False)
             (outputs,) = head_outputs(self._model, [self._target], inputs, batch_size, self._device)
         prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
-        return list(_each(prediction, outputs, self.classes))
+        return list(_each(prediction.calibrated(self._target.temperature), outputs, self.classes))
 
     def _leaving_out(self, adapter: str) -> AbstractContextManager[None]:
         if adapter not in self.adapters or len(self.adapters) == 1:

@@ -22,6 +22,7 @@ from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import CosineSimilar, Recipe
+from pipeline.stats.calibration import fit_temperature
 from pipeline.stats.metrics import best_threshold, score
 from pipeline.training.checkpoint import Companion, Progress, Scores
 from pipeline.training.objectives import objective_of
@@ -109,6 +110,12 @@ class Scoring:
     def value(self, prediction: Prediction) -> float:
         """The task's metric."""
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
+
+    def temperature(self, prediction: Prediction) -> float:
+        """The temperature that calibrates a prediction for these rows; 1 for scores."""
+        if prediction.probabilities is None:
+            return 1.0
+        return fit_temperature(prediction.probabilities, self.rows["label"].to_numpy())
 
     def scored(self, prediction: Prediction, tested: Prediction | None = None) -> tuple[TaskScore, pd.DataFrame]:
         """The scores of a dev prediction and of a ``test`` prediction, and their table.

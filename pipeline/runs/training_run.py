@@ -328,6 +328,7 @@ class TrainingRun:
             "pair": part.task.is_pair,
             "train_rows": len(data.train),
             "limit": part.limit,
+            "temperature": scoring.temperature(prediction),
             "dev_in_train": data.dev_in_train,
             "test_in_train": data.test_in_train,
             "start": start,
@@ -362,7 +363,7 @@ class TrainingRun:
         if self.kind.artifact or keeps_weights:
             seen = seen_rows(self.data, self._built_on(start), self.workspace)
         if self.kind.artifact:
-            artifact = self._artifact(model, fitted.best_score, sources, seen)
+            artifact = self._artifact(model, fitted.best_score, scored[self.task.name][0].temperature, sources, seen)
         elif keeps_weights:
             keep_seen(self.name, seen, self.workspace)
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
@@ -401,7 +402,12 @@ class TrainingRun:
         ledger.finish(record, fitted.curve, {name: table for name, (_, table) in scored.items()}, attention)
 
     def _artifact(
-        self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun], seen: pd.DataFrame
+        self,
+        model: MultitaskModel,
+        dev: float,
+        temperature: float,
+        sources: Sequence[SourceRun],
+        seen: pd.DataFrame,
     ) -> Artifact:
         """What trained, put into the store."""
         request, task, backbone = self.request, self.task, self.backbone
@@ -419,6 +425,7 @@ class TrainingRun:
             meaning=task.meaning,
             metric=task.metric,
             dev=dev,
+            temperature=temperature,
             dev_rows=len(rows),
             dev_fingerprint=self.data[task.name].fingerprint["dev"],
             part_of_dev=self.workspace.splits.chooses_by_part(task, rows),

@@ -107,6 +107,7 @@ def _code(trained: Trained, layout: Layout, stock_head: bool, whole: bool) -> st
         task=trained.task,
         recipe=trained.recipe,
         kind=trained.answer,
+        temperature=trained.temperature,
         task_file=TASK_FILE,
         head_file=HEAD,
     )

@@ -98,7 +98,11 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
     answer, batches = script_of(folder), list(_batches(len(texts)))
     parts = [answer([*texts][batch]) for batch in batches]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    units = {"scores": score_unit(trained.task), "outputs": _output_unit(trained)}
+    units = {
+        "scores": score_unit(trained.task),
+        "outputs": _output_unit(trained),
+        "probabilities": max(1.0, 1 / trained.temperature),
+    }
     differences = [
         (float(np.abs(values - expected[name]).max()), TOLERANCE * units.get(name, 1.0))
         for name, values in outputs.items()
@@ -242,10 +246,18 @@ def _restored(target: Target) -> Trained:
     kept, workspace = target.trained, target.workspace
     model = restore(kept, target.task, workspace)
     if not isinstance(kept, Artifact):
-        return Trained(target.task, target.recipe, model, workspace.backbone, target.run, kept.kind)
-    adapters = tuple(workspace.store.adapters_of(kept.manifest))
+        return Trained(target.task, target.recipe, model, workspace.backbone, target.run, kept.kind, target.temperature)
+    manifest, adapters = kept.manifest, tuple(workspace.store.adapters_of(kept.manifest))
     return Trained(
-        target.task, target.recipe, model, workspace.backbone, target.run, kept.manifest.kind, kept, adapters
+        target.task,
+        target.recipe,
+        model,
+        workspace.backbone,
+        target.run,
+        manifest.kind,
+        manifest.temperature,
+        kept,
+        adapters,
     )
 
 
@@ -325,8 +337,9 @@ def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
     rows.insert(0, "id", [str(number) for number in range(len(rows))])
     device = OneDevice(torch.device("cpu"), None)
     (outputs,) = head_outputs(trained.model, [target], inputs_of(target, rows, cached=False), 32, device)
-    read = objective_of(trained.task, trained.recipe).read
-    return {"outputs": outputs.numpy(), trained.answer: read(outputs).numpy()}
+    prediction = objective_of(trained.task, trained.recipe).predict(outputs).calibrated(trained.temperature)
+    answer = prediction.values if prediction.probabilities is None else prediction.probabilities
+    return {"outputs": outputs.numpy(), trained.answer: answer}
 
 
 def _write_card(

@@ -113,7 +113,7 @@ class Answering(nn.Module):
         self.inputs = len(trained.inputs)
         self.siamese = trained.recipe.encoding == "siamese" and trained.task.is_pair
         self.most = trained.recipe.max_length if trained.cuts_middle else None
-        self.read = objective_of(trained.task, trained.recipe).read
+        self.read, self.temperature = objective_of(trained.task, trained.recipe).read, trained.temperature
         # The same function with fewer, larger matrix products.
         use_fusion_implementation(trained.model.backbone, "fast")
 
@@ -125,7 +125,11 @@ class Answering(nn.Module):
         else:
             each = [self.model.decide(vector) for vector in vectors]
             outputs = each[0] if len(each) == 1 else torch.stack(each).mean(dim=0)
-        return outputs, self.read(outputs)
+        answer = self.read(outputs)
+        if self.temperature != 1:  # as Prediction.calibrated
+            powers = (answer / answer.amax(dim=-1, keepdim=True)) ** (1 / self.temperature)
+            answer = powers / powers.sum(dim=-1, keepdim=True)
+        return outputs, answer
 
     def _encode(self, *tensors: Tensor) -> Tensor:
         if self.most is not None:

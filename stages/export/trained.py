@@ -50,6 +50,7 @@ class Trained:
     """A restored model on the CPU, in fp32 and in evaluation mode.
 
     Args:
+        temperature: calibrates its probabilities.
         artifact: its artifact in the store; None if its run kept the weights elsewhere.
         adapters: the adapters that a fusion was trained over, in its order.
     """
@@ -60,6 +61,7 @@ class Trained:
     backbone: Backbone
     run: str
     kind: str
+    temperature: float = 1.0
     artifact: Artifact | None = None
     adapters: tuple[Artifact, ...] = ()
 
@@ -97,6 +99,7 @@ class Trained:
             "classes": list(self.task.classes),
             "range": None if self.task.range is None else list(self.task.range),
             "metric": self.task.metric,
+            "temperature": self.temperature,
             "encoding": self.recipe.encoding,
             "pooling": self.recipe.pooling,
             "head": self.recipe.head,

@@ -36,9 +36,9 @@ def places(workspace: Workspace, families: dict[str, Backbone]) -> Callable[...,
 
 
 def predicted(workspace: Workspace, target: str, rows: Path, file: Path, using: str) -> pd.DataFrame:
-    settings: dict[str, Any] = {"batch_size": 20, "precision": "fp32", "using": using}
+    settings: dict[str, Any] = {"batch_size": 20, "precision": "fp32", "using": using, "raw": True}
     predict(target, rows, file, dataclasses.replace(workspace), **settings)
-    return pd.read_csv(file)
+    return pd.read_parquet(file)
 
 
 def agree(workspace: Workspace, record: RunRecord, found: pd.Series) -> None:
@@ -49,7 +49,7 @@ def agree(workspace: Workspace, record: RunRecord, found: pd.Series) -> None:
 
 @pytest.mark.parametrize("family", [NEW[-1], *(pytest.param(name, marks=pytest.mark.long) for name in NEW[:-1])])
 def test_two_stages_and_their_predictions(family, places, quick: Quick, data_folder: Path, tmp_path: Path) -> None:
-    workspace, dev, file = places(family), data_folder / "films" / "dev.csv", tmp_path / "out.csv"
+    workspace, dev, file = places(family), data_folder / "films" / "dev.csv", tmp_path / "out.parquet"
     for task in ("films", "meals"):
         record = extract(task, quick("adapter"), workspace, seed=0).record
         assert record.unchanged["backbone"] == workspace.backbone.weights_hash

@@ -159,8 +159,9 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     }  # fmt: skip
     found = pd.read_csv(tmp_path / "o.csv")
     assert found.columns.tolist() == [
-        *pd.read_csv(source).columns, "films_prediction", "films_probability_bad", "films_probability_good",
-        "meals_prediction", "meals_probability_bad", "meals_probability_good",
+        *pd.read_csv(source).columns,
+        *(f"{task}_{name}" for task in ("films", "meals")
+          for name in ("prediction", "confidence", "probability_bad", "probability_good")),
     ]  # fmt: skip
     assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
     assert main(["predict", "--target", "films", *arguments]) == 0

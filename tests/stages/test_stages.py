@@ -135,7 +135,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
     precision = settings.get("precision", "fp32")
     predict(
         task, tmp_path / "in.csv", tmp_path / "out.parquet", again(workspace),
-        using="adapter", batch_size=7, precision=precision,
+        using="adapter", batch_size=7, precision=precision, raw=True,
     )  # fmt: skip
     found = pd.read_parquet(tmp_path / "out.parquet")
     assert found["id"].tolist() == rows["id"].tolist()

@@ -147,6 +147,10 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
         )
     },
     "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
+    **{
+        f"temperature {value!r}": (lambda folder, value=value: harm(folder, temperature=value), "temperature: ")
+        for value in (float("nan"), float("inf"), 0, -1.5, "1.5", True, None, 1e9)
+    },
     "of another run": (lambda folder: harm(folder, run=OTHER), f"says that its place is adapters/sst/{OTHER}"),
     "of another task": (lambda folder: harm(folder, task="sts"), f"says that its place is adapters/sts/{SST}"),
     "of another kind": (lambda folder: harm(folder, kind="fusion"), f"says that its place is fusions/sst/{SST}"),

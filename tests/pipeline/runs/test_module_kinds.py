@@ -36,7 +36,7 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
     out = folder / "out.parquet"
     predict(
         task, data / task / "dev.csv", out, dataclasses.replace(workspace),
-        using=settings.pop("using", run), batch_size=7, precision="fp32", **settings,
+        using=settings.pop("using", run), batch_size=7, precision="fp32", raw=True, **settings,
     )  # fmt: skip
     found, kept = pd.read_parquet(out), workspace.ledger.predictions(run)
     column, kept_as = ("prediction",) * 2 if task == "pairs" else ("probability_good", "probability_1")

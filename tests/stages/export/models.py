@@ -84,7 +84,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
     artifact = save_artifact(store, described, model, [each.manifest.task for each in adapters])
     kind = artifact.manifest.kind
     model.requires_grad_(False).eval()
-    return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, artifact, tuple(adapters))
+    return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, 1.0, artifact, tuple(adapters))
 
 
 def _randomise(model: torch.nn.Module, seed: int = 1) -> None:

@@ -99,7 +99,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(shop: S
     assert "base_model" not in metadata  # a folder of this machine
     assert f"| dev | 40 | {record.dev:.4f} | selected this model" in text and "96 training rows" in text
     assert "The score is on rows that also selected the epoch" in text
-    assert "`bad`, `good`" in text and "Probabilities are not calibrated" in text
+    assert "`bad`, `good`" in text and "Probabilities are calibrated: temperature" in text
     # without the run's record, from the manifest alone
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
     export("films", tmp_path / "two", apart, "adapterhub", using="adapter")
@@ -158,7 +158,7 @@ def test_a_full_model_of_the_ledger(
     table.to_csv(tmp_path / "new.csv", index=False)
     run(
         "predict", "--target", "films", "--using", record.run, "--input", tmp_path / "new.csv", "--output",
-        tmp_path / "out.csv", "--precision", "fp32", *places(workspace),
+        tmp_path / "out.csv", "--precision", "fp32", "--raw", *places(workspace),
     )  # fmt: skip
     expected = pd.read_csv(tmp_path / "out.csv")["probability_good"].tolist()
     classify = transformers.pipeline("text-classification", model=str(tmp_path / "films"), device="cpu", top_k=None)
