@@ -46,7 +46,7 @@ def shelf(root: str, most: str) -> dict[str, Step]:
     opened: list[StoreShelf] = []
 
     def start() -> None:
-        opened.append(StoreShelf.open(Path(root), None, None, "fp32", int(most)))
+        opened.append(StoreShelf.open(Path(root), [], None, "fp32", int(most)))
 
     def ask(name: str) -> None:
         model = opened[0].find(name) or opened[0].load(name)

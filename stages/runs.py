@@ -1,6 +1,7 @@
 """The runs of a reports folder, and what needs them."""
 
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -176,12 +177,14 @@ class Runs:
         stopped = {run: folders[run] for run in self.unfinished if run not in busy}
         needless = {run: size for run, size in checkpoints.items() if run in self.records and run not in busy}
         staged = {str(each): size_of(each) for root in (self.reports, self.store.root) for each in leftovers(root)}
+        kept = [ledger.checkpoint_file(run).parent for run in needless]
+        remove = "python -m pipeline runs remove"
         may_go = (
-            ("runs that nothing needs", unused, "runs list --unused, then runs remove RUN"),
-            ("unfinished runs", stopped, "run their commands again to resume, or runs remove RUN"),
-            ("checkpoints of finished runs", needless, f"delete {ledger.root}/RUN/checkpoint"),
+            ("runs that nothing needs", unused, f"{remove} --unused"),
+            ("unfinished runs", stopped, f"{remove} {' '.join(stopped)}, or their commands again to resume"),
+            ("checkpoints of finished runs", needless, f"rm -r {shlex.join(map(str, kept))}"),
             ("half-written files of killed commands", staged, CLEARED),
-            ("tokenised texts", {str(cache): cached} if cached else {}, "delete the folder; it is a cache"),
+            ("tokenised texts", {str(cache): cached} if cached else {}, f"rm -r {shlex.quote(str(cache))}"),
         )
         return Usage(
             parts, tuple(Spare(what, tuple(sizes), sum(sizes.values()), how) for what, sizes, how in may_go if sizes)

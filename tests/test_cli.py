@@ -282,6 +282,8 @@ SLIPS: list[tuple[list[str], str | None]] = [
     ([*SERVE, "--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
     ([*SERVE, "--model", "tickts"], "no model of 'tickts' in kept: there are those of sst"),
     ([*SERVE, "--model", "sst@mine"], "--model sst@mine: kept has no such run"),
+    ([*SERVE, "--model", f"sst,sst@{'0' * 12}"], "--model names two models of sst"),
+    ([*SERVE, "--model", ""], "--model names no model"),
     ([*SERVE, "--model", f"sts@{'0' * 12}"], f"run {'0' * 12} was trained for 'sst', not 'sts'"),
 ]
 # Commands that read reports and tables.

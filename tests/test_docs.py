@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from importlib.metadata import EntryPoint
 from itertools import product
 from pathlib import Path
 from textwrap import fill
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -319,6 +321,14 @@ def test_every_link_leads_somewhere(text: Path) -> None:
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append(link)
     assert not broken
+
+
+def test_the_first_page_of_the_site_has_parts_of_the_readme() -> None:
+    index, config = ROOT / "docs/index.md", SimpleNamespace(docs_dir=ROOT / "docs", repo_url="https://site")
+    page = runpy.run_path(str(ROOT / "docs/hooks.py"))["on_page_markdown"](index.read_text(encoding="utf-8"), config)
+    assert "--8<--" not in page and len(page.splitlines()) > 40
+    links = [link for link in re.findall(r"\]\(([^)\s#]+)", page) if not link.startswith("https://")]
+    assert links and not [link for link in links if not (ROOT / "docs" / link).exists()]
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *ROOT.glob("reports/reference/*/README.md")], ids=_name)

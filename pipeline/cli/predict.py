@@ -258,16 +258,20 @@ def serve(
     Args:
         port: Port to listen on; 0: any free port, which is printed.
         host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
-        model: The model of POST /predict: a task or TASK@RUN (the only task).
+        model: Task or TASK@RUN, or several, such as tickets@RUN,reviews@RUN. A run stands for its task's name, whatever
+            else the store gets; the first answers POST /predict (the best runs; the only task).
         backbone: Hub id or local folder of the backbone (the one that the models were trained on).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    check_serve(store, host, port, model, backbone, limits)
+    models = names_in(model) or []
+    if model is not None and not models:  # an unset variable of a script must not unpin the models
+        raise PipelineError("--model names no model: give a task or TASK@RUN, or leave it out")
+    check_serve(store, host, port, models, backbone, limits)
     announce(LIBRARIES)
     from stages.serve import serve as stage
 
-    stage.serve(store, host=host, port=port, target=model, backbone=backbone, precision=precision, limits=limits)
+    stage.serve(store, host=host, port=port, targets=models, backbone=backbone, precision=precision, limits=limits)
 
 
 def export(

@@ -21,7 +21,7 @@ from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
-from pipeline.system.errors import few, one_line
+from pipeline.system.errors import PipelineError, few, one_line
 from pipeline.system.streams import LIBRARIES, announce, notice
 
 runs_app = App(name="runs", help="The runs in the reports folder, finished or not.")
@@ -88,8 +88,9 @@ def runs_compare(
 
 @runs_app.command(name="remove")
 def runs_remove(
-    runs: Annotated[tuple[str, ...], Parameter(help="Exact names, as runs list shows them.", negative=())],
+    runs: Annotated[tuple[str, ...], Parameter(help="Exact names, as runs list shows them.", negative=())] = (),
     *,
+    unused: Flag = False,
     force: Flag = False,
     kept: Kept = Kept(),
     json: Json = False,
@@ -97,16 +98,20 @@ def runs_remove(
     """Delete runs, finished or not, without asking. Artifacts in the store stay.
 
     Args:
+        unused: Also every run that runs list --unused shows.
         force: Delete runs that the store, another run, a study or an ensemble needs, or may need if its file cannot be
             read; what breaks is printed.
     """
+    if not (runs or unused):
+        raise PipelineError("runs remove: name runs, or give --unused")
     shelf = kept.runs()
-    removal = shelf.remove(runs, force=force)
+    found = [row.record.run for row in shelf.listed(unused=True)] if unused else ()
+    removal = shelf.remove([*runs, *found], force=force)
     _warn(shelf.problems)
     for line in removal.broken:
         notice(f"warning: broken: {line}")
-    summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
-    print_result([f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}"], summary, json)
+    names = ", ".join(few(removal.removed)) or "nothing"
+    print_result([f"removed {names}: {size_text(removal.bytes)}"], asdict(removal), json)
 
 
 @runs_app.command(name="export")

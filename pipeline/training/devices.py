@@ -39,14 +39,19 @@ class OneDevice:
 
 
 def on_gpu() -> bool:
-    """Whether to compute on a GPU: there is one, and ``ACCELERATE_USE_CPU`` does not forbid it."""
+    """Whether to compute on NVIDIA's GPUs: there is one, and ``ACCELERATE_USE_CPU`` does not forbid it.
+
+    Accelerate trains and predicts on a Mac's GPU (MPS); :func:`pipeline.load` and the server use the CPU there.
+    """
     return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
 
 
 def hardware(gpus: int) -> str:
-    """The hardware in one line: ``gpus`` GPUs if they are used, else the CPU."""
+    """The hardware that trains, in one line: ``gpus`` GPUs or a Mac's if they are used, else the CPU."""
     if on_gpu():
         return f"{gpus} x {torch.cuda.get_device_name(0)}"
+    if torch.backends.mps.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
+        return "Apple GPU (MPS)"
     threads = torch.get_num_threads()
     return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
 

@@ -5,6 +5,7 @@ Imports no model and no web framework, so mistakes are reported before the libra
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,43 +52,51 @@ class Limits:
             raise PipelineError(f"--max-queue {self.max_queue}: give at least --max-batch ({self.max_batch})")
 
 
-def check_serve(store: Path, host: str, port: int, target: str | None, backbone: str | None, limits: Limits) -> None:
+def check_serve(
+    store: Path, host: str, port: int, targets: Sequence[str], backbone: str | None, limits: Limits
+) -> None:
     """Find mistakes in the arguments of :func:`stages.serve.serve.serve`; raises as that does."""
     limits.check()
     listen(host, port).close()
     if backbone is not None:
         is_folder(backbone)
     with silent_unless_refused():
-        tasks_to_serve(Store(store), target, backbone)
+        tasks_to_serve(Store(store), targets, backbone)
 
 
-def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> list[str]:
-    """Names of the models to try first, for :func:`pipeline.runs.model.load`: ``target``, or every task.
+def tasks_to_serve(store: Store, targets: Sequence[str], backbone: str | None) -> list[str]:
+    """Names of the models to try first, for :func:`pipeline.runs.model.load`: the first target, or every task.
 
     Raises:
-        PipelineError: the store has no models, or lacks the target, or has several backbones and none was named.
+        PipelineError: the store has no models, or lacks a target, or has several backbones and none was named.
     """
     store.check()
     artifacts = store.artifacts()
     if not artifacts:
         raise PipelineError(f"no model in {store.root}: train one with python -m pipeline extract --task TASK")
     names = {artifact.manifest.backbone_weights: artifact.manifest.backbone for artifact in artifacts}
-    if target is None:
+    if not targets:
         if backbone is None and len(names) > 1:
             listed = ", ".join(sorted(names.values()))
             raise PipelineError(f"{store.root} has models of several backbones: name one of {listed} with --backbone")
         return sorted({artifact.manifest.task for artifact in artifacts})
-    task, run, _ = parse_model(target, store.root)
-    if not run:
-        kept_for(task, "auto", store)
-    elif (artifact := store.find(run)) is not None:
-        check_task(artifact, task)
-    else:
-        raise PipelineError(
-            f"--model {task}@{run}: {store.root} has no such run, and only its adapters and fusions are served: see"
-            " store list"
-        )
-    return [target]
+    pinned, weights = dict[str, str](), set[str]()
+    for task, run, _ in (parse_model(target, store.root) for target in targets):
+        if pinned.setdefault(task, run) != run:
+            raise PipelineError(f"--model names two models of {task}: give one for each task")
+        if not run:
+            kept_for(task, "auto", store)
+        elif (artifact := store.find(run)) is not None:
+            check_task(artifact, task)
+            weights.add(artifact.manifest.backbone_weights)
+        else:
+            raise PipelineError(
+                f"--model {task}@{run}: {store.root} has no such run, and only its adapters and fusions are served: see"
+                " store list"
+            )
+    if len(weights) > 1:
+        raise PipelineError("--model names runs of several backbones, and a server has one: start several servers")
+    return [targets[0]]
 
 
 def listen(host: str, port: int) -> socket.socket:

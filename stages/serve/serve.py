@@ -4,7 +4,7 @@ import signal
 import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -37,7 +37,7 @@ def serve(
     *,
     host: str,
     port: int,
-    target: str | None,
+    targets: Sequence[str],
     backbone: str | None,
     precision: Precision,
     limits: Limits,
@@ -47,15 +47,15 @@ def serve(
     Prints the server's address on standard output once it answers.
 
     Args:
-        target: the model of ``POST /predict``: a task, TASK@RUN or an artifact's folder in the store; None: the only
-            task, if there is just one.
-        backbone: folder or Hub id; None: the one named by the target's manifest, or by all manifests in the store.
+        targets: tasks, TASK@RUN or artifacts' folders in the store. A run is what its task's name stands for; the first
+            target answers ``POST /predict``. Empty: the best run of each task, and the only task, if there is just one.
+        backbone: folder or Hub id; None: the one in the first target's manifest, or in all manifests of the store.
 
     Raises:
-        PipelineError: the address is taken, the model does not exist, or the store has models of several backbones.
+        PipelineError: the address is taken, a model does not exist, or the store has models of several backbones.
     """
     with listen(host, port) as bound:
-        shelf = StoreShelf.open(store, target, backbone, precision, limits.max_models)
+        shelf = StoreShelf.open(store, targets, backbone, precision, limits.max_models)
         if not is_loopback(bound):
             notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
@@ -153,16 +153,18 @@ class _Listing:
 class StoreShelf:
     """The models of a store that share the backbone of ``base``.
 
-    A task's name stands for its fusion or adapter with the highest dev score. The shelf loads these at the start, as
-    many as fit, and others on request, replacing the least recently used model. All share one copy of the backbone's
-    weights.
+    A task's name stands for its pinned run, or else for its fusion or adapter with the highest dev score. The shelf
+    loads these at the start, as many as fit, and others on request, replacing the least recently used model. All share
+    one copy of the backbone's weights.
     """
 
-    def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.max_models) -> None:
+    def __init__(self, base: Model, store: Store, named: Mapping[str, str], most: int = Limits.max_models) -> None:
+        """Take ``named``, the run that stands for a task ("": the best), the first of which is the default."""
         assert base.artifact is not None
         self._base, self._store = base, store
         self._weights = base.artifact.manifest.backbone_weights
-        self._named_default = default
+        self._pinned = {task: run for task, run in named.items() if run}
+        self._named_default = next((f"{task}@{run}" if run else task for task, run in named.items()), None)
         self._most = most
         self._ticks, self._asked = count(), dict[Key, int]()
         self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
@@ -175,7 +177,7 @@ class StoreShelf:
     def open(
         cls,
         root: Path,
-        target: str | None,
+        targets: Sequence[str],
         backbone: str | None,
         precision: Precision,
         most: int = Limits.max_models,
@@ -183,16 +185,14 @@ class StoreShelf:
         """The shelf of the store ``root`` with at most ``most`` models in memory; raises as :func:`serve`."""
         store = Store(root)
         problems: list[PipelineError] = []
-        for task in tasks_to_serve(store, target, backbone):
+        for task in tasks_to_serve(store, targets, backbone):
             try:
                 base = load(task, store=root, backbone=backbone, precision=precision)
             except PipelineError as error:
                 problems.append(error)
                 continue
-            if target is not None:  # TASK or TASK@RUN; an alias becomes the task's name
-                task, run, _ = parse_model(target, root)
-                target = f"{task}@{run}" if run else task
-            return cls(base, store, target, most)
+            # An alias becomes the task's name.
+            return cls(base, store, {task: run for task, run, _ in (parse_model(each, root) for each in targets)}, most)
         raise problems[0]
 
     @property
@@ -252,7 +252,7 @@ class StoreShelf:
             raise KeyError(name)
         if name in listing.best and _key(artifact) not in self._memory:
             # If the best is damaged, the next best takes its place, as at the start.
-            own = [each for each in listing.runs.values() if each.manifest.task == name]
+            own = [each for each in listing.runs.values() if each.manifest.task == name and self._may_be_best(each)]
             artifact = self._loadable(own) or artifact
             self._listing = _Listing({**listing.best, name: artifact}, listing.runs)
         served = self._load(artifact)
@@ -283,7 +283,7 @@ class StoreShelf:
             return 0
         self._failed.clear()
         before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
-        for artifact in usable:
+        for artifact in filter(self._may_be_best, usable):
             by_task[artifact.manifest.task].append(artifact)
         for task, own in sorted(by_task.items()):
             # Without room, a model is loaded on request; a model in use is swapped when its successor is ready.
@@ -298,6 +298,10 @@ class StoreShelf:
         self._listing = _Listing(best, runs)
         self._forget()
         return sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
+
+    def _may_be_best(self, artifact: Artifact) -> bool:
+        """Whether its task's name may stand for the artifact: it is pinned, or no run of the task is."""
+        return self._pinned.get(artifact.manifest.task, artifact.manifest.run) == artifact.manifest.run
 
     def _tell(self, text: str) -> None:
         """Print a line on stderr, once."""

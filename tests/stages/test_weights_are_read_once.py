@@ -69,7 +69,7 @@ def test_a_server_reads_every_tensor_once_for_all_its_models(shop: Shop) -> None
 
     backbone = Path(shop.workspace.backbone_name)
     with reads_of(backbone) as reads:
-        shelf = StoreShelf.open(shop.store, "films", str(backbone), "fp32")
+        shelf = StoreShelf.open(shop.store, ["films"], str(backbone), "fp32")
         for model in shelf.models():
             shelf.explainer(model["name"])
     assert shelf.loaded == len(shelf.models()) > 1

@@ -58,6 +58,10 @@ def test_processes_on_cpus_agree_though_their_machines_may_differ(monkeypatch: p
 def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.on_gpu()
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with monkeypatch.context() as mac:
+        mac.setattr(torch.cuda, "is_available", lambda: False)
+        assert not devices.on_gpu() and devices.hardware(1) == "Apple GPU (MPS)"
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert not devices.on_gpu()
     assert devices.hardware(1).startswith("CPU")

@@ -22,7 +22,7 @@ import huggingface_hub
 
 from pipeline import Model, load
 from pipeline.cli.app import main
-from pipeline.records.store import Artifact
+from pipeline.records.store import Artifact, Store
 from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
 from stages.extract import extract
@@ -43,7 +43,7 @@ def texts_of(shop: Shop, task: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def shelf(shop: Shop) -> StoreShelf:
-    return StoreShelf.open(shop.store, "films", None, "fp32")
+    return StoreShelf.open(shop.store, ["films"], None, "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> N
         "run": (f"films@{run}", f"films@{run}"),
         "folder": (f"films@{run}", str(shop.store / "adapters" / "films" / run)),
     }[form]
-    shelf = StoreShelf.open(shop.store, target, None, "fp32")
+    shelf = StoreShelf.open(shop.store, [target], None, "fp32")
     assert shelf.default == name
     asked = shelf.load(name).name
     assert asked == (f"films@{shop.fusions['films'].run}" if form == "task" else name)
@@ -116,7 +116,7 @@ def test_the_default_model_is_the_one_that_was_named(form: str, shop: Shop) -> N
 
 
 def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: Shop) -> None:
-    small = StoreShelf.open(shop.store, "films", None, "fp32", most=1)
+    small = StoreShelf.open(shop.store, ["films"], None, "fp32", most=1)
     assert (small.tasks, small.loaded) == (shelf.tasks, 1)
     for name in ("films", "meals", "pairs", "films", "meals"):
         rows = [(tuple(text) if isinstance(text, list) else text, False) for text in texts_of(shop, name)[:3]]
@@ -127,7 +127,7 @@ def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: 
 
 
 def test_the_model_that_was_not_asked_longest_makes_room(shop: Shop) -> None:
-    small = StoreShelf.open(shop.store, "films", None, "fp32", most=2)
+    small = StoreShelf.open(shop.store, ["films"], None, "fp32", most=2)
     for name in ("films", "meals"):
         small.load(name)
     assert small.find("films") is not None
@@ -139,7 +139,7 @@ def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = shutil.copytree(shop.store, tmp_path / "store")
-    small = StoreShelf.open(store, "pairs", None, "fp32", most=1)
+    small = StoreShelf.open(store, ["pairs"], None, "fp32", most=1)
     (best,) = (each for each in small.models() if each["task"] == "films" and each["best"])
     assert not best["loaded"]
     head = store / f"{best['kind']}s" / "films" / best["run"] / "head.safetensors"
@@ -160,7 +160,8 @@ def test_a_model_that_is_seen_while_it_is_copied_is_served_once_it_is_whole(
     file = store / f"{record.kind}s" / record.task / record.run / "head.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:50])
-    shelf = StoreShelf.open(store, f"films@{shop.adapters['films'].run}", None, "fp32")
+    weaker = load(f"films@{shop.adapters['films'].run}", store=store, precision="fp32")
+    shelf = StoreShelf(weaker, Store(store), {})
     for _ in range(2):
         shelf.refresh()
         assert shelf.load("films").name == f"films@{shop.adapters['films'].run}"
@@ -183,7 +184,7 @@ def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
         return original(model, artifact)
 
     monkeypatch.setattr(Model, "sibling", sibling)
-    shelf = StoreShelf.open(shop.store, "films", None, "fp32")
+    shelf = StoreShelf.open(shop.store, ["films"], None, "fp32")
     shelf.refresh()
     assert shelf.tasks == ["films", "pairs"]
     assert capsys.readouterr().err.count("RuntimeError: unforeseen") == 1
@@ -254,7 +255,7 @@ def test_a_better_model_is_swapped_in_without_a_lost_or_wrong_answer(
         for each in (weak, strong)
     }
     asked: list[str] = []
-    with served(make_app(StoreShelf.open(store, None, None, "fp32"), Limits(poll=0.05))) as address:
+    with served(make_app(StoreShelf.open(store, [], None, "fp32"), Limits(poll=0.05))) as address:
 
         def client(number: int) -> None:
             with httpx.Client(base_url=address, timeout=60) as own:
@@ -280,7 +281,7 @@ def test_a_store_that_changes_is_picked_up(
     changing: tuple[Path, list[Any]], shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, (weak, strong) = changing
-    shelf = StoreShelf.open(store, None, None, "fp32")
+    shelf = StoreShelf.open(store, [], None, "fp32")
     names = [f"films@{each.manifest.run}" for each in (weak, strong)]
     put(strong, store)
     assert shelf.load("films").name == names[0]
@@ -289,11 +290,12 @@ def test_a_store_that_changes_is_picked_up(
     assert shelf.load(names[0]).name == names[0]
     # The best one is damaged before it is read: the next best serves, and one line says so.
     assert capsys.readouterr().err == ""
-    other = StoreShelf.open(store, names[0], None, "fp32")
-    assert other.default == names[0]
+    pinned = StoreShelf.open(store, [names[0]], None, "fp32")
+    assert pinned.default == pinned.load("films").name == names[0]
+    assert [model["name"] for model in pinned.models() if model["best"]] == [names[0]]
     damaged = store / strong.manifest.place / "head.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
-    fresh = StoreShelf.open(store, names[0], None, "fp32")
+    fresh = StoreShelf(load(names[0], store=store, precision="fp32"), Store(store), {})
     assert fresh.load("films").name == names[0]
     fresh.refresh()
     assert capsys.readouterr().err.count("damaged") == 1
@@ -356,7 +358,7 @@ def test_what_cannot_be_served_is_one_message(
 
 def test_a_batch_of_the_queue_is_one_forward_pass(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more than 64 texts too, where --max-batch allows them."""
-    served = StoreShelf.open(shop.store, "films", None, "fp32").load("films")
+    served = StoreShelf.open(shop.store, ["films"], None, "fp32").load("films")
     sizes, encode = [], served.model._model.backbone.forward
 
     def forward(*arguments: Any, **inputs: Any) -> Any:

@@ -26,13 +26,13 @@ PAIR = ("the film is good", "the song is awful")
 
 @pytest.fixture(scope="module")
 def address(shop: Shop) -> Iterator[str]:
-    with served(make_app(StoreShelf.open(shop.store, "films", None, "fp32"), Limits())) as found:
+    with served(make_app(StoreShelf.open(shop.store, ["films"], None, "fp32"), Limits())) as found:
         yield found
 
 
 @pytest.mark.long
 def test_the_page_works_below_a_path_of_a_proxy(browser: Browser, shop: Shop) -> None:
-    app = make_app(StoreShelf.open(shop.store, "films", None, "fp32"), Limits())
+    app = make_app(StoreShelf.open(shop.store, ["films"], None, "fp32"), Limits())
 
     async def below_a_path(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
