@@ -22,7 +22,7 @@ from stages.pool import pool, with_opponents, with_targets, with_variants
 from stages.run_archives import import_runs
 
 ROOT = Path(__file__).parents[1]
-KINDS = ("the target alone", "sequential fine-tuning", "one adapter", "the best row without fusion")
+KINDS = ("the target alone", "sequential fine-tuning", "one adapter", "the best method without fusion")
 POOLED = {
     "reports/reference/nine-targets": tuple(
         f"reports/reference/fusion-{name}" for name in ("repeat", "parts", "targets")

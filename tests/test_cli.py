@@ -151,7 +151,7 @@ def test_studies_of_one_target_each_are_tested_together(
     assert out.startswith("fusion of first and second, on the mean of 2 targets (one seed):\n")
     found = json.loads(out.splitlines()[-1])
     assert (found["studies"], found["seeds"], found["looks"]) == (["first", "second"], [[1], [1]], 1)
-    assert found["missing"] == [] and [*found["against"]] == ["the target alone", "the best row without fusion"]
+    assert found["missing"] == [] and [*found["against"]] == ["the target alone", "the best method without fusion"]
     alone = found["against"]["the target alone"]
     assert alone["difference"] == pytest.approx(sum(each["difference"] for each in alone["targets"].values()) / 2)
     assert alone["interval"][0] <= alone["difference"] <= alone["interval"][1]

@@ -13,7 +13,7 @@ from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost
 from pipeline.records.studies import StudyResult
-from pipeline.reporting import effort, fusion_gain, notes, opponents, scores, transfer
+from pipeline.reporting import advice, effort, fusion_gain, notes, opponents, scores, transfer
 from pipeline.reporting.figures import models as model_figures
 from pipeline.reporting.figures import scores as score_figures
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
@@ -99,6 +99,8 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     return Report(
         study=result.study,
         backbone=backbone_text(result.backbone),
+        advice=tuple(advice.advice_sentences(runs)),
+        cautions=tuple(advice.cautions(runs)),
         verdict=tuple(sentence for say in VERDICT for sentence in say(runs)),
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
         tables=tables,

@@ -116,15 +116,13 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
 
 
 def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    """The rows that short training ended while they still improved: most of their runs keep the last epoch."""
+    """The methods that short training ended while they still improved: most of their runs keep the last epoch."""
     kept: dict[str, list[bool]] = {}
     for scored in main:
-        trainer = runs.trainer(scored)
-        if trainer is not None and (epochs := runs.epochs(scored)) and runs.steps(trainer) < MIN_STEPS:
-            title = runs.study.title(scored.entry.line.row)
-            kept.setdefault(title, []).append(trainer.best_epoch == epochs)
-    rising = {title: sum(last) for title, last in kept.items() if 2 * sum(last) > len(last)}
-    rows = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising.items())
+        if (rising := runs.ended_rising(scored)) is not None:
+            kept.setdefault(runs.study.title(scored.entry.line.row), []).append(rising)
+    rising_most = {title: sum(last) for title, last in kept.items() if 2 * sum(last) > len(last)}
+    rows = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising_most.items())
     yield from paragraphs(_NOTES["rising"], steps=MIN_STEPS, rows=rows)
 
 

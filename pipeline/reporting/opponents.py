@@ -1,4 +1,4 @@
-"""Compare every fusion with the best row of each kind without fusion, over all targets together."""
+"""Compare every fusion with the best method of each kind without fusion, over all targets together."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -63,9 +63,9 @@ OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
     "sequential fine-tuning": lambda study, name: study.row(name).kind.is_by_source,
     "one adapter": _is_one_adapter,
-    "the best row without fusion": lambda study, name: True,
+    "the best method without fusion": lambda study, name: True,
 }
-"""Kinds of rows without fusion. On each target, the best row of a kind represents it."""
+"""Kinds of methods without fusion. On each target, the best method of a kind represents it."""
 
 
 Selected = dict[int, Line]
@@ -343,10 +343,10 @@ def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
     parts = {target: _part(runs, duel, target) for target in duel.parts}
     if len(parts) == 1:
-        return cells | {target: judged(cell, duel.comparison, "the best row") for target, cell in parts.items()}
+        return cells | {target: judged(cell, duel.comparison, "the best method") for target, cell in parts.items()}
     mean = mean_of(part.value for part in duel.parts.values())
     used = tuple(dict.fromkeys(run for cell in parts.values() for run in cell.runs))
-    return cells | {"mean": difference_cell(mean, used, duel.comparison, "the best rows")} | parts
+    return cells | {"mean": difference_cell(mean, used, duel.comparison, "the best methods")} | parts
 
 
 def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
@@ -381,7 +381,7 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     trials = f" It was selected from more trials than {listed(more)}." if more else ""
     yield (
         f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable_text([*own.values()])} Each kind is"
-        f" represented by its best row on the validation rows, {choice}.{_variants(runs, leading)}{trials}"
+        f" represented by its best method on the validation rows, {choice}.{_variants(runs, leading)}{trials}"
         f"{_close_kinds(runs)}"
     )
 
@@ -393,7 +393,7 @@ def _close_kinds(runs: StudyRuns) -> str:
         if call.duel.line == leading_fusion(runs) and call.target not in where[call.duel.kind]:
             where[call.duel.kind].append(call.target)
     clauses = [f"that against {kind} on {listed(targets)}" for kind, targets in where.items() if targets]
-    return f" Verdicts that depend on a choice between nearly equal rows: {listed(clauses)}." if clauses else ""
+    return f" Verdicts that depend on a choice between nearly equal methods: {listed(clauses)}." if clauses else ""
 
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
@@ -407,7 +407,7 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
         first, *others = (runs.title(line) for line in dict.fromkeys(line for *_, line in lines))
         here = ""
         if others and len(own) > 1:
-            here = ", here the same rows"
+            here = ", here the same methods"
         elif not others and first not in own[0]:
             here = f", here {first}"
         named[listed(own) + here] = own

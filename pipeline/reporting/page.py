@@ -117,8 +117,6 @@ def _scores(curve: pd.DataFrame) -> list[tuple[float, float]]:
     return list(scores.itertuples(index=False, name=None)) if len(scores) > 1 else []
 
 
-_LEADING = {"forest", "pareto"}
-"""Figures shown before the tables."""
 _MOST_NUMBERS = 64 * 1024
 """Largest CSV, in bytes, that the page embeds."""
 _EMPTY = {"", "-", "–", "—"}
@@ -134,11 +132,9 @@ def write_page(report: Report, folder: Path) -> None:
     views = [
         run_view(record, report.curves.get(run), labels.get(run, record.kind)) for run, record in report.records.items()
     ]
-    pictures = [_picture(figure, folder / "figures") for figure in report.figures]
     page = TEMPLATES.get_template("index.html").render(
         report=report,
-        leading=[picture for picture in pictures if picture["figure"].name in _LEADING],
-        others=[picture for picture in pictures if picture["figure"].name not in _LEADING],
+        pictures=[_picture(figure, folder / "figures") for figure in report.figures],
         results=_results_table(report),
         usual=usual(views),
         provenance=views,
@@ -232,11 +228,12 @@ class Summary(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    """The title of its page."""
     description: str
     finished: str
     """When its last run finished, as an ISO date and time; empty without runs."""
     verdict: str
-    """The first sentence of its findings."""
+    """What to use, and why, or else the first sentence of its findings."""
     runs: int
     missing: int
 
@@ -247,10 +244,10 @@ def write_overview(report: Report, folder: Path) -> None:
     A study without a readable summary gets only a link.
     """
     summary = Summary(
-        name=report.study.name,
+        name=report.study.heading,
         description=report.study.description,
         finished=max((record.finished_at for record in report.records.values()), default=""),
-        verdict=next(iter(report.verdict), ""),
+        verdict=" ".join(report.advice[:2] or report.verdict[:1]),
         runs=len(report.records),
         missing=len(report.missing),
     )

@@ -187,6 +187,8 @@ class Cell:
     """Small print: interval, p-value, seeds."""
     best: bool = False
     """Whether it is the highest score of its column."""
+    warning: str = ""
+    """What makes the number doubtful, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,10 @@ class Figure:
 class Report:
     study: Study
     backbone: str
+    advice: tuple[str, ...]
+    """What to use, and why; empty if no two methods can be compared."""
+    cautions: tuple[str, ...]
+    """What may change the advice."""
     verdict: tuple[str, ...]
     """The study's findings in a few sentences."""
     summary: tuple[str, ...]
@@ -343,6 +349,7 @@ def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts:
             runs_of(group),
             comparison.verdict if comparison else None,
             "; ".join(details),
+            warning="still rising" if runs.is_rising(group) else "",
         )
     if len(targets) > 1:
         means = [cell.sort for cell in cells.values() if isinstance(cell.sort, float)]

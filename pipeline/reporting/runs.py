@@ -14,7 +14,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.settings.kinds import KINDS
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import MIN_STEPS, Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, Shared, paired_difference
 from pipeline.system.errors import PipelineError
@@ -189,6 +189,18 @@ class StudyRuns:
         steps = steps_per_epoch(trainer)
         return trainer.recipe.epochs_of(steps) if steps else 0
 
+    def ended_rising(self, scored: Scored) -> bool | None:
+        """Whether a run of few optimiser steps kept its last epoch; None if it took enough steps, or did not train."""
+        trainer, epochs = self.trainer(scored), self.epochs(scored)
+        if trainer is None or not epochs or self.steps(trainer) >= MIN_STEPS:
+            return None
+        return trainer.best_epoch == epochs
+
+    def is_rising(self, group: Iterable[Scored]) -> bool:
+        """Whether most of the runs ended while their scores still rose."""
+        ended = [rising for scored in group if (rising := self.ended_rising(scored)) is not None]
+        return 2 * sum(ended) > len(ended)
+
     def dev_curve(self, scored: Scored) -> pd.Series | None:
         """The target's validation scores, epoch by epoch.
 
@@ -307,13 +319,13 @@ def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunReco
     for runs in targets:
         by_seed = defaultdict[int, set[str]](set)
         for scored in runs:
-            by_seed[scored.entry.seed] |= _behind(scored.record, find)
+            by_seed[scored.entry.seed] |= runs_behind(scored.record, find)
         of_all_seeds = set.intersection(*by_seed.values()) if len(by_seed) > 1 else set()
         behind.append(set().union(*by_seed.values()) - of_all_seeds)
     return "sources" if len(set().union(*behind)) < sum(map(len, behind)) else "nothing"
 
 
-def _behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[str]:
+def runs_behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[str]:
     """A run and all runs that it builds on, such as an ensemble's members and their adapters."""
     seen, left = {record.run}, [record]
     while left:

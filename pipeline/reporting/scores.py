@@ -100,19 +100,20 @@ def _undivided_lines(runs: StudyRuns) -> list[Line]:
 
 
 def which_compared(runs: StudyRuns) -> str:
-    """Which rows :func:`main_comparisons` holds, such as ``that have all targets``; empty if it holds all."""
+    """Which methods :func:`main_comparisons` holds, such as ``those with all targets``; empty if it holds all."""
     targets, undivided = runs.study.targets, _undivided_lines(runs)
     left = [line for line in runs.lines if line not in main_comparisons(runs) and line != runs.reference]
     whole = [line for line in left if len(runs.groups(line)) == len(targets)]
     split = [line for line in whole if line not in undivided]
     which = []
     if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
-        which.append("have all targets")
+        which.append("those with all targets")
     elif len(left) > len(split):  # some lines have no run, or lack the reference's seeds
-        which.append("can be tested")
+        which.append("those that can be tested")
     if split:
-        which.append("are not split by source")
-    return f"that {' and '.join(which)}" if which else ""
+        rows = {line.row: runs.study.title(line.row) for line in split}
+        which.append(f"without {listed([*rows.values()])}, which has a line for each source")
+    return ", ".join(which)
 
 
 def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
@@ -123,7 +124,7 @@ def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
 
 
 def main_verdict(runs: StudyRuns) -> Iterator[str]:
-    """How many rows are better or worse than the reference, and which scores highest."""
+    """How many methods are better or worse than the reference, and which scores highest."""
     groups, against = _by_verdict(runs), runs.title(runs.reference)
     if not groups:
         return
@@ -137,8 +138,8 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
     best = max(means, key=lambda line: means[line])
     highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
     which, others = which_compared(runs), len(runs.lines) - 1
-    rows = f"Of the {others} other rows, the {total} {which}," if which else f"The {total} other rows"
-    yield f"{rows} compared with {against} on {where}: {counts}; {highest}."
+    methods = f"{total} of the {others} other methods ({which})" if which else f"The {total} other methods"
+    yield f"{methods} compared with {against} on {where}: {counts}; {highest}."
 
 
 def _mean(runs: StudyRuns, line: Line) -> float | None:

@@ -75,7 +75,7 @@ def built_on_table(runs: StudyRuns) -> Table | None:
     all_contrasts = contrasts(runs)
     rows = [_contrast_row(runs, contrast) for contrast in all_contrasts]
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
-    marks = marks_note("the base row", all_contrasts)
+    marks = marks_note("the base method", all_contrasts)
     return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
 
 
@@ -84,7 +84,7 @@ def _contrast_row(runs: StudyRuns, contrast: Contrast) -> dict[str, Cell]:
     both = runs_of((*group, *base))
     return {
         "method": line_cell(runs, contrast.line),
-        "base row": line_cell(runs, contrast.base),
+        "base method": line_cell(runs, contrast.base),
         "other tasks": text_cell(contrast.sources),
         "target": text_cell(contrast.target),
         "base score": group_cell(base),
@@ -107,7 +107,7 @@ _READINGS = {
     "same": "read as it is",
     "probability": "its probability of the class of similar texts, rescaled to the range of the score",
     "middle": "its score, the class of similar texts above the middle of its range",
-    "cosine": "the cosine of its sentence vectors, by which the row scores that task",
+    "cosine": "the cosine of its sentence vectors, by which the model scores that task",
 }
 
 
@@ -130,7 +130,7 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
     for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
         scores = {runs.column(t): _cross_cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}
         rows.append({"method": line_cell(runs, line), "trained on": text_cell(task), **scores})
-    return Table.of("cross-task", rows, marks=marks_note("the same row trained on that column's task", verdicts))
+    return Table.of("cross-task", rows, marks=marks_note("the same method trained on that column's task", verdicts))
 
 
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
@@ -321,7 +321,7 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
         )
     proven = [runs.study.title(proof.row) for proof in proofs(runs)]
     if proven:
-        shown = proven if len(proven) <= MOST_NAMED else [proven[0], f"{len(proven) - 1} other rows"]
+        shown = proven if len(proven) <= MOST_NAMED else [proven[0], f"{len(proven) - 1} other methods"]
         verb = "forgets" if len(proven) == 1 else "forget"
         yield (
             f"{capital(listed(shown))} {verb} nothing: after every such run the backbone and the other tasks'"

@@ -232,9 +232,7 @@ class Study(BaseModel):
         # A title may contain commas, so each gets its number.
         named = [f"{title} {n}" for n in sorted(titles) for title in titles[n] if n != most or others <= _NAMED]
         trials = "; ".join([*named, f"the {others} others {most} each"] if others > _NAMED else named)
-        return (
-            f"Rows had different numbers of trials ({trials}): the best of more trials scores higher by chance alone."
-        )
+        return f"Methods had different numbers of trials ({trials}): the best of more trials scores higher by chance."
 
     def trials_on_target(self, name: str) -> int:
         """How many trials on a target led to a row, including those of the adapter or head that it is built on.

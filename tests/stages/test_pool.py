@@ -115,7 +115,7 @@ def test_rows_of_another_study_are_opponents_where_both_have_the_target(study: S
     alone, more = ({each.kind: each for each in pool([runs])} for runs in (own, added))
     assert "one adapter" not in alone and "one adapter" not in more  # on rte there is none
     of_other = {duel.kind: duel for duel in duels_of_leading(StudyRuns(study.result, study.ledger))}
-    for kind in ("the target alone", "the best row without fusion"):
+    for kind in ("the target alone", "the best method without fusion"):
         for target in TARGETS[:2]:
             expected = of_other[kind].parts[target].value
             assert more[kind].parts[target].difference.value == pytest.approx(expected)

@@ -38,31 +38,37 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     """Two panels on one scale, on the mean of the targets; nothing in a study without any comparison."""
     leading, against = leading_fusion(runs), runs.title(runs.reference)
     which = which_compared(runs)
-    rows = f"rows {which}, compared with {against}" if which else f"every row compared with {against}"
-    groups = {rows: {runs.title(x): comparison for x, comparison in main_comparisons(runs).items()}}
+    methods = f"methods compared with {against}" + (f" ({which})" if which else "")
+    groups = {methods: {runs.title(x): comparison for x, comparison in main_comparisons(runs).items()}}
     if leading is not None:
         groups = {f"{runs.title(leading)} against": leading_duels(runs), **groups}
     groups = {title: own for title, own in groups.items() if own}
     if not groups:
         return
     sizes = [len(own) + 1.2 for own in groups.values()]
-    names = [name for own in groups.values() for name in own]
+    # In short lines, so that the picture can be read on a telephone.
+    names = [_short(name) for own in groups.values() for name in own]
+    line = 0.23 if "\n" not in "".join(names) else 0.36
     canvas, axes = panels(
-        len(groups), columns=1, height=0.5 / len(groups) + 0.23 * sum(sizes) / len(groups),
-        width=2.6 + label_width(names), sharex=True, height_ratios=sizes,
+        len(groups), columns=1, height=0.5 / len(groups) + line * sum(sizes) / len(groups),
+        width=2.6 + label_width(part for name in names for part in name.split("\n")), sharex=True, height_ratios=sizes,
     )  # fmt: skip
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
         axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
-    # Beside the rows' names there is room for a long label, beyond the right end there is none.
+    # Beside the names there is room for a long label, beyond the right end there is none.
     axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}", loc="right")
     numbers = [
         (title, name, comparison.difference, *comparison.interval, comparison.p_value, comparison.verdict)
         for title, own in groups.items()
         for name, comparison in own.items()
     ]
-    columns = ["group", "row", "difference", "low", "high", "p_value", "verdict"]
+    columns = ["group", "method", "difference", "low", "high", "p_value", "verdict"]
     yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=columns))
+
+
+def _short(name: str) -> str:
+    return fill(name, 24)
 
 
 def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
@@ -76,7 +82,7 @@ def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
         text = f"{points(comparison.difference)} {MARKS[comparison.verdict]}"
         axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     axis.axvline(0, color="#888888", linewidth=1)
-    axis.set_yticks(range(len(compared)), list(compared))
+    axis.set_yticks(range(len(compared)), list(map(_short, compared)))
     axis.set_ylim(len(compared) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)

@@ -69,7 +69,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const update = () => {
     rows.forEach((row, place) => { row.hidden = !tests.every((test) => test(row, keys[place])); });
     const shown = rows.filter((row) => !row.hidden).length;
-    count.textContent = shown < rows.length ? `${shown} of ${rows.length} rows` : "";
+    count.textContent = shown < rows.length ? `${shown} of ${rows.length}` : "";
   };
   const words = make("input", { type: "search", placeholder: "contains" });
   tests.push((row) => row.cells[0].textContent.toLowerCase().includes(words.value.trim().toLowerCase()));
@@ -122,7 +122,7 @@ const watch = (box) => {
   new ResizeObserver(mark).observe(box);
   mark();
 };
-for (const box of document.querySelectorAll("main > section > .scroll, figure .scroll")) watch(box);
+for (const box of document.querySelectorAll("main > * > .scroll, figure .scroll")) watch(box);
 
 // Curves of several runs in one figure, read from the tables of the runs below.
 const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;
@@ -222,15 +222,19 @@ const curved = [...document.querySelectorAll("details[data-row]")].map((details)
 })).filter((run) => Object.keys(run.curves).length);
 if (curved.length > 1) drawCurves(document.getElementById("curves"), curved);
 
-// A link to a run opens it.
+// A link opens what it leads to, and a print has everything.
 const runElement = (run) => document.getElementById(`run-${run}`);
 
 const openRun = (hash) => {
   const element = document.getElementById(decodeURIComponent(hash.slice(1)));
-  if (element instanceof HTMLDetailsElement) element.open = true;
+  for (let part = element; part; part = part.parentElement) if (part instanceof HTMLDetailsElement) part.open = true;
+  if (element) element.scrollIntoView();
 };
 addEventListener("hashchange", () => openRun(location.hash));
 openRun(location.hash);
+addEventListener("beforeprint", () => {
+  for (const part of document.querySelectorAll(".part")) part.open = true;
+});
 
 // A value with small print or several runs shows them on a card; one with a single run leads there at once.
 const card = document.getElementById("card");
@@ -286,7 +290,7 @@ for (const value of document.querySelectorAll(".value")) {
 }
 
 document.addEventListener("click", (event) => {
-  const link = event.target instanceof Element && event.target.closest('a[href^="#run-"]');
+  const link = event.target instanceof Element && event.target.closest('a[href^="#"]');
   if (!link || event.defaultPrevented) return;
   if (card.contains(link)) card.hidePopover();
   // Again to where the address already points: no hashchange comes.

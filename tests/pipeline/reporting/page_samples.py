@@ -93,6 +93,8 @@ def sample_report(folder: Path, text: Callable[[str], str] = plain) -> Report:
     return Report(
         study=study,
         backbone=text("nano"),
+        advice=(text("Use the adapter."), text("It is cheap.")),
+        cautions=(text("One seed."),),
         verdict=(text("Fusion wins."), text("It costs little.")),
         summary=(text("On sts, fusion is better than full fine-tuning by 1.3 points."),),
         tables=(_scores(text), _kinds(text)),
@@ -116,7 +118,11 @@ def _scores(text: Callable[[str], str]) -> Table:
         ),
         (Cell(text("Fusion")), Cell("0.7", 0.7, verdict="better", detail=text("overall"), best=True), Cell("-")),
         (Cell(text("ensemble")), Cell("-"), Cell("1,000")),
-        (Cell(text("weak")), Cell("0.250", 0.25, verdict="not significant"), Cell("80", 80.0)),
+        (
+            Cell(text("weak")),
+            Cell("0.250", 0.25, verdict="not significant", warning=text("still rising")),
+            Cell("80", 80.0),
+        ),
     )
     columns = (text("method"), text("sst"), text("parameters"))
     return Table("main", text("Scores"), columns, rows, (text("± is the standard deviation."),))

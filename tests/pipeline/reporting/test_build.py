@@ -491,7 +491,7 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: p
     same, apart = ({table.name: table for table in report.tables} for report in reports.values())
     assert same.keys() - apart.keys() == {"choices"}
     assert apart.keys() <= same.keys()
-    # Opponents are chosen by scores: where the same rows are compared, they are not tested.
+    # Opponents are chosen by scores: where the same methods are compared, they are not tested.
     for name, table in apart.items():
         if name == "opponents":
             continue

@@ -28,7 +28,7 @@ def test_every_line_has_the_difference_from_its_base_row(whole: Synthetic) -> No
     assert fusion["difference, points"].verdict == "better"
     assert "against adapter" in fusion["difference, points"].detail
     assert fusion["difference, points"].sort == pytest.approx(fusion["score"].sort - fusion["base score"].sort)
-    assert {line["base row"].sort for (row, _), line in lines.items() if row == "multitask"} == {"full"}
+    assert {line["base method"].sort for (row, _), line in lines.items() if row == "multitask"} == {"full"}
 
 
 def test_the_steps_of_both_sides_are_those_on_the_target(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def test_the_scatter_marks_the_example_with_the_largest_error(report: Report, fo
 def test_the_forest_holds_the_tests_of_the_tables(report: Report, folder: Path, runs: StudyRuns) -> None:
     table = numbers(report, folder, "forest")
     duels, rows = (own for _, own in table.groupby("group", sort=False))
-    assert dict(zip(duels["row"], duels["verdict"], strict=True)) == {
+    assert dict(zip(duels["method"], duels["verdict"], strict=True)) == {
         kind: one.verdict for kind, one in leading_duels(runs).items()
     }
     compared = {runs.title(line): one for line, one in main_comparisons(runs).items()}
-    assert rows["row"].tolist() == list(compared) and "fusion" in compared
+    assert rows["method"].tolist() == list(compared) and "fusion" in compared
     assert rows["difference"].is_monotonic_decreasing
     assert rows["low"].tolist() == pytest.approx([one.interval[0] for one in compared.values()])

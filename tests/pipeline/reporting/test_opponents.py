@@ -149,12 +149,12 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     (sentence,) = opponents_sentences(runs)
     assert sentence.startswith("On sst (one seed), leading one is better than the target alone")
     assert sentence.endswith(
-        "Each kind is represented by its best row on the validation rows, whose seed may be lucky."
+        "Each kind is represented by its best method on the validation rows, whose seed may be lucky."
     )
     assert "second" not in sentence
     # Full fine-tuning is the best of the target alone and of all rows, and named once.
     assert sentence.count("full fine-tuning") == 1 and sentence.count("CI") == 1
-    assert "is better than the target alone and the best row without fusion, here full fine-tuning (+" in sentence
+    assert "is better than the target alone and the best method without fusion, here full fine-tuning (+" in sentence
     assert ") and one adapter (+" in sentence
     table = opponents_table(runs)
     assert table is not None and table.columns == ("method", "against", "sst")
@@ -223,7 +223,7 @@ def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Pa
     tested = {duel.kind: duel.comparison is not None for duel in duels(runs)}
     assert tested == {kind: kind == "sequential fine-tuning" for kind in OPPONENTS}
     table = opponents_table(runs)
-    assert table is not None and any(note.startswith("Not tested: rows that were selected") for note in table.notes)
+    assert table is not None and any(note.startswith("Not tested: methods that were selected") for note in table.notes)
     (sentence,) = opponents_sentences(runs)
     assert "sequential fine-tuning" in sentence and "the target alone" not in sentence
 
@@ -238,7 +238,7 @@ def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
             study.add("fusion", target, seed, 0.7)
         study.add("adapter", target, 1, 0.9)
     best = {duel.kind: {str(only(each)) for each in duel.best.values()} for duel in duels(runs_of(study))}
-    assert best["the target alone"] == best["the best row without fusion"] == {"full"}
+    assert best["the target alone"] == best["the best method without fusion"] == {"full"}
 
 
 def test_a_mean_of_targets_that_lack_seeds_is_not_tested(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_trials_that_several_opponents_share_count_once(rows: list[str], trials:
     for name in rows:
         for label in ("sequential:imdb", "sequential:cola") if name == "sequential" else (name,):
             study.add(label, "sst", 1)
-    best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best row without fusion")
+    best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best method without fusion")
     assert best.trials == {"sst": (1, trials)}
 
 
@@ -305,9 +305,9 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     runs = runs_of(study)
     calls = [call for call in close_calls(runs) if call.duel.kind == "the target alone"]
     table = opponents_table(runs)
-    told = [note for note in table.notes if "depend on a choice between rows" in note]
+    told = [note for note in table.notes if "depend on a choice between methods" in note]
     (sentence,) = opponents_sentences(runs)
-    says = "that against the target alone on mr and that against the best row without fusion on mr." in sentence
+    says = "that against the target alone on mr and that against the best method without fusion on mr." in sentence
     assert bool(calls) == bool(told) == says == close
     for call in calls:
         duel = call.duel

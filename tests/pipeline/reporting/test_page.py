@@ -53,6 +53,8 @@ def test_hostile_texts_stay_text(page: Page, report: Report) -> None:
     for text in (
         report.study.description,
         report.backbone,
+        *report.advice,
+        *report.cautions,
         *report.verdict,
         *report.summary,
         report.notes[0],
@@ -61,6 +63,7 @@ def test_hostile_texts_stay_text(page: Page, report: Report) -> None:
         *report.tables[0].columns,
         *report.tables[0].notes,
         *(row[0].text for row in report.tables[0].rows),
+        report.tables[0].rows[-1][1].warning,
         *(figure.caption for figure in report.figures),
         hostile("e" * 64),
         hostile("adapters_store/a"),
@@ -182,8 +185,8 @@ def test_a_large_csv_stays_beside_the_page(tmp_path: Path) -> None:
 
 def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:
     full = sample_report(tmp_path / "figures")
-    empty = Report(full.study, "nano", (), (), (), (), (), (), full.results.iloc[:0], {}, {})
+    empty = Report(full.study, "nano", (), (), (), (), (), (), (), (), full.results.iloc[:0], {}, {})
     page = Page(read(empty, tmp_path))
     assert page.open == []
-    assert page.all("details") == []
+    assert [a["id"] for a in page.all("details")] == ["notes", "runs"]
     assert any("nothing to compare" in text for text in page.text_of("p"))

@@ -189,6 +189,17 @@ def test_the_policy_stops_what_would_get_past_the_escaping(show: Callable[..., O
     assert len([text for text in opened.complaints if "Content Security Policy" in text]) >= 4
 
 
+def test_the_page_opens_with_the_answer_and_one_table_on_a_telephone_too(show: Callable[..., Opened]) -> None:
+    page = show(width=390).page
+    assert page.locator("#answer").get_by_text("Use the adapter.").is_visible()
+    assert page.locator("#table-main .doubt").is_visible()
+    assert page.locator("table:visible").count() == 1 and page.locator("img:visible").count() == 0
+    links = page.locator("nav a").evaluate_all("all => all.map(a => a.getBoundingClientRect())")
+    assert len({link["y"] for link in links}) == 1 and links[-1]["right"] <= 390
+    page.get_by_role("link", name="Figures").click()
+    assert page.locator("figure .scroll").first.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 @pytest.mark.parametrize("width", [320, 400, 800, 1440])
@@ -259,12 +270,14 @@ def shown(table: Locator) -> list[str]:
 def test_filters_keep_the_rows_of_a_method_a_task_and_a_cost(show: Callable[..., Opened]) -> None:
     page = show().page
     section, table = page.locator("#runs"), page.locator("#runs table").first
+    assert not table.is_visible()
+    page.get_by_role("link", name="Runs").click()
     assert len(shown(table)) == 12
     section.get_by_label("method").fill("FINE")
     assert shown(table) == ["full fine-tuning"] * 4
     section.get_by_label("target").select_option("sts")
     assert shown(table) == ["full fine-tuning"] * 2
-    assert section.get_by_text("2 of 12 rows").is_visible()
+    assert section.get_by_text("2 of 12").is_visible()
     section.get_by_label("column with limits").select_option(label="value")
     section.get_by_label("at least").fill("0.515")
     assert shown(table) == ["full fine-tuning"]

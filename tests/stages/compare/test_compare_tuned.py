@@ -178,7 +178,7 @@ def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> Non
     error = capsys.readouterr().err
     # Full twice, an adapter of each task thrice and once more, fusion twice; choosing trains nothing.
     assert "study small: 12 of 12 runs done" in error
-    assert "note: Rows had different numbers of trials" in error
+    assert "note: Methods had different numbers of trials" in error
     # The second seed's run is not known before the trials are finished.
     planned = dry_run(study(tune={"adapter": RATES, "full": {"epochs": [2, 3]}}), again(workspace))
     assert planned.summary() | {"seconds": 0} == {"study": "small", "runs": 13, "done": 11, "to_do": 2, "seconds": 0}
