@@ -93,7 +93,7 @@ def _targets(total: int, filled: int, shares: Sequence[float]) -> list[int]:
         wanted[part] += 1
     for part in range(filled):
         if wanted[part] == 0:
-            wanted[wanted.index(max(wanted))] -= 1
+            wanted[max(range(len(shares)), key=lambda part: (wanted[part], part))] -= 1  # of equals, the last can spare
             wanted[part] = 1
     return wanted
 

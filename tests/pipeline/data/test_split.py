@@ -24,7 +24,7 @@ def table(labels: list[str], texts: list[str] | None = None) -> pd.DataFrame:
 @settings(max_examples=60, deadline=None)
 @given(
     st.tuples(st.integers(60, 150), st.integers(20, 60), st.integers(2, 4), st.integers(0, 999)),
-    st.sampled_from([SHARES, [0.5, 0.25, 0.25], [0.8, 0.2]]),
+    st.sampled_from([SHARES, [0.6, 0.1, 0.3], [0.8, 0.2]]),
     st.integers(0, 3),
     st.booleans(),
 )
@@ -34,7 +34,8 @@ def test_every_row_is_in_one_part_and_no_text_in_two(
     size, texts, labels, number = drawn
     rng = np.random.default_rng(number)
     numbers = rng.integers(0, texts, size).tolist()
-    rows = table([f"class {text % labels}" for text in numbers], [f"text {text}" for text in numbers])
+    classes = [f"class {text % labels}" for text in numbers]
+    rows = table([*classes, "rare", "rare"], [f"text {text}" for text in (*numbers, "a", "b")])
     if pairs:
         rows["text_b"] = [f"other {row}" for row in range(len(rows))]
     parts = split_rows(rows, shares, seed, "rows")
