@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.canonical import canonical_rows
+from pipeline.data.canonical import canonical_rows, has_labels
+from pipeline.data.label_sets import one_hot
 from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
 from pipeline.data.overlap import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.tables import read_table
 from pipeline.data.tasks import Split, Task, UnknownTaskError, find_task, own_files
-from pipeline.data.texts import name_among
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system.errors import PipelineError, few, noted, one_line, raise_all
@@ -69,7 +69,7 @@ def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]
     for file in tables_in(folder, task.files.test):
         with noted(problems):
             table = read_table(file)
-            if name_among(task.label, table.columns):
+            if has_labels(task, table.columns):
                 wanted.append("test")
                 continue
             texts["test"] = canonical_rows(task, table, str(file), source=task.files, labelled=False)
@@ -86,19 +86,27 @@ def _balance(task: Task, split: str, labels: pd.Series) -> str:
     if task.range is not None:
         quarters = labels.quantile([0.25, 0.5, 0.75])
         return f"{split}: {len(labels):,} rows; quarters of the scores at {', '.join(f'{q:g}' for q in quarters)}"
-    counts = Counter(labels.tolist()).most_common()
+    counts = _counts(task, labels).most_common()
     if are_numbers(task.classes):
         counts.sort()
     shown = [counted(task.classes[number], f"{count:,} ({count / len(labels):.0%})") for number, count in counts]
     if len(shown) > _SHOWN:
         shown[_SHOWN - 2 : -1] = [f"{len(shown) - _SHOWN + 1} more"]
-    return f"{split}: {len(labels):,} rows: {', '.join(shown)}"
+    none = int((~one_hot(labels.to_numpy(), task.outputs).any(axis=1)).sum())
+    without = f"; {none:,} without a label" if task.kind == "labels" else ""
+    return f"{split}: {len(labels):,} rows: {', '.join(shown)}{without}"
+
+
+def _counts(task: Task, labels: pd.Series) -> Counter[int]:
+    """The rows of every class that has any."""
+    held = one_hot(labels.to_numpy(), task.outputs).sum(axis=0).tolist()
+    return Counter({number: count for number, count in enumerate(held) if count})
 
 
 def _rare(task: Task, labels: pd.Series) -> list[str]:
     if task.range is not None:
         return []
-    counts = Counter(labels.tolist())
+    counts = _counts(task, labels)
     rare = [counted(name, str(counts[number])) for number, name in enumerate(task.classes) if counts[number] < FEW]
     return [f"classes with fewer than {FEW} training rows: {', '.join(few(rare, _SHOWN))}"] if rare else []
 

@@ -103,7 +103,7 @@ def _mistakes(task: Task, name: str, rule: EnsembleRule, best: int | None, ensem
     problems = []
     if not is_name(name):
         problems.append(f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder")
-    if rule == "mode" and task.kind != "classes":
+    if rule == "mode" and task.kind == "score":
         problems.append(f"--rule mode is for classes; '{task.name}' has scores: use median, mean or weighted")
     if rule == "median" and task.kind != "score":
         problems.append(f"--rule median is for scores; '{task.name}' has classes: use mode, mean or weighted")
@@ -168,7 +168,7 @@ def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed
     parts = [choosing]
     if halves and task.kind == "score":  # a correlation is not defined where all labels are the same
         parts.append(~choosing)
-    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
+    if any(part.sum() < 2 or len(set(labels[part])) < 2 for part in parts):
         remedy = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
         raise PipelineError(f"{len(labels)} dev rows of '{task.name}' are too few to {remedy}")
     return choosing
@@ -205,7 +205,7 @@ class EnsembleRun:
         self.task, self.seed, self.workspace = task, seed, workspace
         self.members = {record.run: record for record in members}
         self.most = most
-        vote: EnsembleRule = "mode" if task.kind == "classes" else "median"
+        vote: EnsembleRule = "median" if task.kind == "score" else "mode"
         self.rule = vote if joined_by == "vote" else joined_by
 
     @cached_property

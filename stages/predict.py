@@ -96,9 +96,10 @@ def predict(
 ) -> PredictedTable:
     """Write the input's rows, in order and with all their columns, and beside them a prediction for each target.
 
-    A prediction is a score, or the name of a class with its probability and that of every class. It is empty for a row
-    with a blank text. Labels are neither needed nor read. All formats but parquet have four decimals; a table that is
-    delimited like the input has its encoding, and under the same suffix its delimiter.
+    A prediction is a score, or the name of a class, or of all predicted labels, with its confidence and the probability
+    of every class. It is empty for a row with a blank text. Labels are neither needed nor read. All formats but parquet
+    have four decimals; a table that is delimited like the input has its encoding, and under the same suffix its
+    delimiter.
 
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
@@ -233,7 +234,7 @@ def _columns(task: Task, prediction: Prediction, index: pd.Index, several: bool,
     numbers = [prediction.values] if probabilities is None else [prediction.confidence, *probabilities.T]
     if decimals is not None:
         numbers = [np.round(each.astype(np.float64), decimals) + 0.0 for each in numbers]  # no -0.0
-    names = [np.array(task.classes, dtype=object)[prediction.values]] if task.classes else []
+    names = [np.array([*map(task.shown, prediction.values)], dtype=object)] if task.classes else []
     return pd.DataFrame(dict(zip(_column_names(task, several), [*names, *numbers], strict=True)), index=index)
 
 
@@ -390,7 +391,7 @@ def evaluate(
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         **seen,
         left_out=left_out,
-        outside=int(((labels < low) | (labels > high)).sum()),
+        outside=0 if task.range is None else int(((labels < low) | (labels > high)).sum()),
         cut=cut.rows,
         max_length=cut.max_length,
     )

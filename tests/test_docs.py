@@ -52,7 +52,7 @@ def _default(field: FieldInfo) -> str:
         return ""
     if field.default is None:
         return "not set"
-    return "none" if field.default in ((), {}, "") else str(field.default).lower()
+    return "none" if field.default in ((), {}, "") else str(field.default).lower().replace("|", "\\|")
 
 
 def _choices(annotation: Any) -> list[str]:

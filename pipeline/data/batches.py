@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from pipeline.data.label_sets import are_sets, as_matrix
 from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]
@@ -59,8 +60,8 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
     Returns:
         ``input_ids``, ``attention_mask`` and, if the backbone uses them, ``token_type_ids``, all (B, T). A siamese
         split gives (2B, T), first sentences before second ones. If sentences repeat, every distinct one is encoded
-        once and ``pairs`` (2B,) maps the 2B sentences to rows. ``labels`` (B,) if the split has labels, and ``rows``
-        (B,), the positions in the split.
+        once and ``pairs`` (2B,) maps the 2B sentences to rows. ``labels`` (B,), or (B, C) of label sets, if the
+        split has labels, and ``rows`` (B,), the positions in the split.
     """
     sequences = [split.a[row] for row in rows]
     pairs = None
@@ -80,8 +81,9 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
         batch["token_type_ids"] = _pad(types, 0) if split.b is None else torch.zeros_like(input_ids)
     if split.labels is not None:
         labels = split.labels[rows]
+        labels = as_matrix(labels) if are_sets(labels) else labels
         # fp32 scores: some accelerators have no fp64.
-        batch["labels"] = torch.from_numpy(labels.astype(np.float32) if labels.dtype.kind == "f" else labels)
+        batch["labels"] = torch.from_numpy(labels if labels.dtype.kind == "i" else labels.astype(np.float32))
     return batch
 
 

@@ -1,7 +1,7 @@
 """Canonical, checked rows of a task: the form that every table, file and data set is converted to before use.
 
-Canonical columns: ``id`` (str), ``text_a`` (str), ``text_b`` (str, pairs only), ``label`` (int64 class or float64
-score; absent in unlabelled rows).
+Canonical columns: ``id`` (str), ``text_a`` (str), ``text_b`` (str, pairs only), ``label`` (int64 class, float64 score
+or str, a label set; absent in unlabelled rows).
 """
 
 import hashlib
@@ -23,14 +23,17 @@ from pipeline.data.cells import (
     is_boolean,
     is_nested,
     is_no_text,
+    listed,
     number_of_class,
 )
+from pipeline.data.label_sets import as_sets
 from pipeline.data.labels import nearest_class
 from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
 _SIGNED = re.compile(r"\+[0-9]+")
+_FLAGS = {"0": False, "1": True, "false": False, "true": True}
 _PART = 2**14  # values that are Python objects at once
 
 
@@ -54,6 +57,9 @@ def canonical_rows(
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
+    problems: list[str] = []
+    if labelled and name_among(label_column, table.columns) is None and has_labels(task, table.columns):
+        table = table.assign(**{label_column: _labels_of_flags(task, table, problems)})
     read = [*text_columns, *([label_column] if labelled else [])]
     table = _with_columns(table, read, where)
     if source.drop_blank:
@@ -65,9 +71,9 @@ def canonical_rows(
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     left_out = np.zeros(len(table), dtype=bool)
-    for column in read if leave_out_blank else ():
+    # A blank among labels is a row without any.
+    for column in (text_columns if task.kind == "labels" else read) if leave_out_blank else ():
         left_out |= _which(table[column], is_blank)
-    problems: list[str] = []
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         rows[target] = text_column(table[column], column, problems, may_be_blank=leave_out_blank)
@@ -77,8 +83,8 @@ def canonical_rows(
         if labels.empty:
             problems.append("no row has both a text and a label")
         elif not problems and not is_scored and labels.nunique() < 2:
-            only = task.classes[labels.iloc[0]] if task.classes else f"{labels.iloc[0]:g}"
-            problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {shortened(only)}")
+            only = shortened(task.shown(labels.iloc[0]))
+            problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {only}")
     raise_all(where, problems)
     return rows.set_axis(table.index)[~left_out] if leave_out_blank else rows
 
@@ -93,6 +99,25 @@ def fingerprint(rows: pd.DataFrame) -> str:
             # The length makes ("ab", "c") and ("a", "bc") differ.
             digest.update(b"%d:%b" % (len(encoded), encoded))
     return digest.hexdigest()
+
+
+def has_labels(task: Task, columns: Sequence[str] | pd.Index) -> bool:
+    """Whether a table has the column of the task's label, or for kind ``labels`` one of 0 and 1 for every class."""
+    if task.kind != "labels" or name_among(task.label, columns) is not None:
+        return name_among(task.label, columns) is not None
+    return all(name_among(name, columns) is not None for name in task.classes)
+
+
+def _labels_of_flags(task: Task, table: pd.DataFrame, problems: list[str]) -> pd.Series:
+    """The class numbers of every row, from a column of 0 and 1 for each class."""
+    rows: list[list[int]] = [[] for _ in range(len(table))]
+    for number, name in enumerate(task.classes):
+        values = table[str(name_among(name, table.columns))]
+        flags = [_FLAGS.get(as_label(value) or "") for value in _values(values)]
+        _report(problems, f"column '{name}': neither 0 nor 1", values, np.array([flag is None for flag in flags]))
+        for row in np.flatnonzero(np.array(flags, dtype=bool)):
+            rows[row].append(number)
+    return pd.Series(rows, table.index, dtype=object)
 
 
 def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
@@ -195,6 +220,8 @@ def _labels(
         problems.append(unclear)
         return np.zeros(len(values))
     read, unreadable = _reader(task, source)
+    if task.kind == "labels":
+        return _label_sets(task, values, column, source, read, unreadable, problems)
     numbers = np.fromiter(map(read, _values(values)), float, len(values))
     if source.scale is not None:
         with np.errstate(over="ignore"):  # infinite is out of range
@@ -212,6 +239,34 @@ def _labels(
     placed = pd.Series(numbers, values.index)
     _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels
+
+
+def _label_sets(
+    task: Task,
+    values: pd.Series,
+    column: str,
+    source: Source,
+    read: Callable[[Any], float],
+    unreadable: str,
+    problems: list[str],
+) -> np.ndarray:
+    """The label sets (n,) of cells that hold a list, or labels with the task's separator between them."""
+    cells = enumerate(parts_of(value, source.separator) for value in _values(values))
+    row_of, parts = [*zip(*((row, part) for row, parts in cells for part in parts), strict=True)] or ((), ())
+    numbers, unread = as_labels(task, np.fromiter(map(read, parts), float, len(parts)))
+    placed = pd.Series(parts, values.index[[*row_of]], dtype=object)
+    _report(problems, f"column '{column}': {unreadable}", placed, unread, list(source.labels) or task.classes)
+    held = np.zeros((len(values), task.outputs), dtype=bool)
+    held[np.array(row_of, int)[~unread], numbers[~unread]] = True
+    return as_sets(held)
+
+
+def parts_of(cell: Any, separator: str) -> list[Any]:
+    """The labels in a cell that holds a list, or labels with ``separator`` between them; without blanks."""
+    parts = listed(cell)
+    if parts is None:
+        parts = cell.split(separator) if isinstance(cell, str) else [cell]
+    return [part for part in parts if not is_blank(part)]
 
 
 def _unclear_labels(task: Task, source: Source) -> str | None:

@@ -30,7 +30,9 @@ def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> 
         labels = np.array([table[str(label)] for label in labels], dtype=float)
     elif extra.scale is not None:
         labels = extra.scale[0] * labels + extra.scale[1]
-    converted, outside = as_labels(target, labels.astype(float))
+    converted, outside = labels, np.zeros(len(labels), bool)
+    if target.kind != "labels":
+        converted, outside = as_labels(target, labels.astype(float))
     if outside.any():
         allowed = f"a class of '{target.name}', 0..{target.outputs - 1}"
         if target.range is not None:
@@ -76,6 +78,9 @@ def add_extra(
 
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:
     """Why the source's labels cannot be converted as ``extra`` asks."""
+    if "labels" in (source.kind, target.kind):
+        same = (source.kind, source.classes) == (target.kind, target.classes) and not extra.labels and not extra.scale
+        return [] if same else ["rows with several labels need a source of the same classes, in the same order"]
     if extra.labels:
         keys, known = (
             {as_label(key) or key for key, _ in extra.labels},

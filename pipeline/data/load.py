@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.canonical import canonical_rows
+from pipeline.data.canonical import canonical_rows, has_labels
 from pipeline.data.cells import is_blank
 from pipeline.data.sample import stratified
 from pipeline.data.tables import SUFFIXES, read_table
@@ -137,9 +137,10 @@ def has_labelled_test(task: Task, data: Path | None) -> bool:
 
 
 def _has_labels(task: Task, table: pd.DataFrame) -> bool:
-    if (label := name_among(task.label, table.columns)) is None:
+    if not has_labels(task, table.columns):
         return name_among(task.text[0], table.columns) is None  # a mistake, which is reported when the rows are read
-    return not table[label].map(is_blank).all()
+    label = name_among(task.label, table.columns)
+    return label is None or not table[label].map(is_blank).all()
 
 
 def _has_dev(task: Task, data: Path | None) -> bool:

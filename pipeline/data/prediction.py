@@ -4,10 +4,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.data.label_sets import are_sets
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predictions for a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
+    """Predictions for a split, row for row.
+
+    ``values`` (B,) are class numbers, unclipped scores or label sets; ``probabilities`` (B, C) are those of classes.
+    """
 
     values: np.ndarray
     probabilities: np.ndarray | None
@@ -18,8 +23,10 @@ class Prediction:
 
     @property
     def confidence(self) -> np.ndarray:
-        """The probability (B,) of the predicted class."""
+        """The probability (B,) of the predicted class; of label sets, that the least sure of all labels is right."""
         assert self.probabilities is not None
+        if are_sets(self.values):
+            return np.maximum(self.probabilities, 1 - self.probabilities).min(axis=-1)
         return self.probabilities[np.arange(len(self.values)), self.values]
 
     def calibrated(self, temperature: float) -> "Prediction":

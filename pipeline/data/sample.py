@@ -3,12 +3,21 @@
 import numpy as np
 import pandas as pd
 
+from pipeline.data.label_sets import are_sets, as_matrix
+
 _BINS = 5
 
 
 def strata(labels: pd.Series) -> np.ndarray:
-    """The stratum of every row (n,): its class, or the fifth of the scores that it falls in."""
+    """The stratum of every row (n,): its class, or the fifth of the scores that it falls in.
+
+    Of several labels it is the rarest, and -1 without any. The rarest class is thus divided exactly, as in the first
+    round of iterative stratification (Sechidis et al. 2011). Whole label sets would mostly occur once.
+    """
     values = labels.to_numpy()
+    if are_sets(values):
+        held = as_matrix(values)
+        return np.where(held.any(axis=1), np.where(held, held.sum(axis=0), len(held) + 1).argmin(axis=1), -1)
     if values.dtype.kind != "f":
         return values
     return np.digitize(values, np.quantile(values, np.arange(1, _BINS) / _BINS))

@@ -8,6 +8,7 @@ import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from pipeline.data.label_sets import as_sets
 from pipeline.data.overlap import row_keys, text_key
 from pipeline.data.sample import positions_by, strata
 from pipeline.system.errors import PipelineError
@@ -27,13 +28,16 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     reaches as many parts as it has texts not shared with other classes, starting with the first; every class is in the
     first. The split does not depend on the order of the rows.
 
+    Args:
+        rows: their labels are names of classes, or tuples of them, or numbers.
+
     Raises:
         PipelineError: a part of ``what`` would have a single label.
     """
     groups, keys = _groups(rows), row_keys(rows)
     names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
     order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number]))
-    of_row = strata(rows["label"])
+    of_row = strata(_numbered(rows["label"]))
     parts = np.zeros(len(rows), dtype=int)
     of_stratum: dict[str | int, list[np.ndarray]] = {}
     for number in order:
@@ -54,6 +58,16 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
             " labels in each: give more rows of each label, or --split 80/20 for train and dev alone"
         )
     return positions_of
+
+
+def _numbered(labels: pd.Series) -> pd.Series:
+    """Names of classes as numbers in alphabetical order, and tuples of names as label sets."""
+    if labels.dtype.kind in "if":
+        return labels
+    if isinstance(labels.iloc[0], tuple):
+        names = sorted({name for own in labels for name in own})
+        return pd.Series(as_sets(np.array([[name in own for name in names] for own in labels])), dtype=object)
+    return pd.Series(np.unique(labels.to_numpy(str), return_inverse=True)[1])
 
 
 def _groups(rows: pd.DataFrame) -> list[np.ndarray]:

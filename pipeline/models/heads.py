@@ -39,10 +39,20 @@ def compared(u: Tensor, v: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """An output layer over the features, after a hidden layer of ``hidden`` units unless that is zero."""
+    """An output layer over the features, after a hidden layer of ``hidden`` units unless that is zero.
+
+    A ``threshold``, if any, is that of :class:`CosineHead`, for all outputs.
+    """
 
     def __init__(
-        self, features: Features, inputs: int, outputs: int, dropout: float, vector_dropout: float, hidden: int = 0
+        self,
+        features: Features,
+        inputs: int,
+        outputs: int,
+        dropout: float,
+        vector_dropout: float,
+        hidden: int = 0,
+        tuned_threshold: bool = False,
     ) -> None:
         super().__init__()
         self.features = features
@@ -50,10 +60,12 @@ class Head(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.hidden = nn.Linear(inputs, hidden) if hidden else None
         self.out = nn.Linear(hidden or inputs, outputs)
+        self.threshold = _threshold(tuned_threshold)
 
     def forward(self, *vectors: Tensor) -> Tensor:
         features = self.dropout(self.features(*map(self.vector_dropout, vectors)))
-        return self.out(features if self.hidden is None else F.relu(self.hidden(features)))
+        outputs = self.out(features if self.hidden is None else F.relu(self.hidden(features)))
+        return outputs if self.threshold is None or self.training else outputs - self.threshold
 
 
 class CosineHead(nn.Module):
@@ -65,11 +77,15 @@ class CosineHead(nn.Module):
     def __init__(self, vector_dropout: float = 0.0, tuned_threshold: bool = False) -> None:
         super().__init__()
         self.vector_dropout = nn.Dropout(vector_dropout)
-        self.threshold = nn.Parameter(torch.zeros(()), requires_grad=False) if tuned_threshold else None
+        self.threshold = _threshold(tuned_threshold)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         cosine = F.cosine_similarity(self.vector_dropout(u), self.vector_dropout(v), dim=-1).unsqueeze(-1)
         return cosine if self.threshold is None or self.training else cosine - self.threshold
+
+
+def _threshold(tuned: bool) -> nn.Parameter | None:
+    return nn.Parameter(torch.zeros(()), requires_grad=False) if tuned else None
 
 
 def is_threshold(name: str) -> bool:
@@ -99,4 +115,5 @@ def build_head(
         features, inputs = compared, 4 * width + 1
     elif kind.startswith("difference"):
         features, inputs = pair_features, 3 * width
-    return Head(features, inputs, outputs, dropout, vector_dropout, hidden=width if kind.endswith("mlp") else 0)
+    hidden = width if kind.endswith("mlp") else 0
+    return Head(features, inputs, outputs, dropout, vector_dropout, hidden, tuned_threshold)

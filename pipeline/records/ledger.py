@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from pipeline.data.label_sets import holds_sets
 from pipeline.data.tables import write_table
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.system.atomic import clear_leftovers, make_folder, new_file, remove_folder, write_json
@@ -259,7 +260,7 @@ class Ledger:
 def _read(
     reader: Callable[..., pd.DataFrame], file: Path, *columns: str, others: Sequence[str] = (), **options: Any
 ) -> pd.DataFrame:
-    """Read the table in ``file``; it must have ``columns`` of finite numbers, and ``others`` of any type."""
+    """Read the table in ``file``, with ``columns`` of finite numbers or label sets, and ``others`` of any type."""
     remedy = train_again(file.parent.name)
     with reading(file, remedy):
         check_regular(file)
@@ -268,6 +269,7 @@ def _read(
         values = table.get(name)
         if values is None:
             raise PipelineError(f"{file}: column '{name}' is missing: {remedy}")
-        if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
+        is_finite = is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()
+        if name in columns and not (is_finite or holds_sets(values)):
             raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {remedy}")
     return table

@@ -194,7 +194,7 @@ def assemble(
         vectors=2 if recipe.encoding == "siamese" else 1,
         dropout=recipe.head_dropout,
         vector_dropout=recipe.vector_dropout,
-        tuned_threshold=recipe.cosine_threshold == "tuned",
+        tuned_threshold=tunes_threshold(recipe, task),
     )
     for each in (encoder, second):
         if each is not None:
@@ -211,6 +211,11 @@ def make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel])
 def outputs_of(recipe: Recipe, task: Task) -> int:
     """Width of the head's output: 1 for a cosine or two classes with one logit, else the task's number of outputs."""
     return 1 if recipe.head == "cosine" or recipe.one_logit else task.outputs
+
+
+def tunes_threshold(recipe: Recipe, task: Task) -> bool:
+    """Whether dev tunes a threshold of the head, on a cosine or on the outputs of a task of labels."""
+    return recipe.cosine_threshold == "tuned" or task.kind == "labels"
 
 
 def same_head(one: Recipe, other: Recipe) -> bool:

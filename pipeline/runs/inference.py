@@ -78,6 +78,5 @@ def head_outputs(
 
 def _nothing(task: Task) -> Prediction:
     """The prediction for no rows."""
-    if task.kind == "score":
-        return Prediction(np.empty(0), None)
-    return Prediction(np.empty(0, dtype=np.int64), np.empty((0, task.outputs)))
+    dtype = {"score": "float64", "classes": "int64", "labels": "U1"}[task.kind]
+    return Prediction(np.empty(0, dtype), np.empty((0, task.outputs)) if task.classes else None)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.label_sets import names_in
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task, described
 from pipeline.data.texts import check_input
@@ -56,16 +57,18 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Predicted:
-    """The prediction for one text or pair: a class or a score, depending on the task."""
+    """The prediction for one text or pair: a class, several labels or a score, depending on the task."""
 
     label: str | None
-    """The name of the most probable class; None for a task of scores."""
+    """The name of the most probable class; None for a task of scores, or of several labels."""
     score: float | None
     """The score, which may lie outside the task's range by a little; None for a task of classes."""
     probabilities: Mapping[str, float]
     """Probability of each class by name, in the task's order; empty for a task of scores."""
     outputs: tuple[float, ...] = field(default=(), compare=False, repr=False)
     """The head's raw outputs: one logit per class, or one number for a score, a cosine or two classes."""
+    labels: tuple[str, ...] = ()
+    """The labels with a probability above one half, for a task of several labels."""
 
 
 class Model:
@@ -380,4 +383,5 @@ def _each(prediction: Prediction, outputs: Tensor, classes: tuple[str, ...]) -> 
         yield from (Predicted(None, value, {}, own) for value, own in zip(values, raw, strict=True))
         return
     for value, row, own in zip(values, prediction.probabilities.tolist(), raw, strict=True):
-        yield Predicted(classes[value], None, dict(zip(classes, row, strict=True)), own)
+        label, labels = (None, names_in(value, classes)) if isinstance(value, str) else (classes[value], ())
+        yield Predicted(label, None, dict(zip(classes, row, strict=True)), own, labels)

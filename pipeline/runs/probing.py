@@ -41,7 +41,7 @@ def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
 
     All processes take the main process's result. If they broke a near tie differently, they could train unlike models.
     """
-    classes = task.outputs if task.kind == "classes" else None
+    classes = len(task.classes) or None
     return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
 
 
@@ -137,4 +137,4 @@ def probe_score(task: Task, data: TaskData, recipe: Recipe, backbone: Backbone, 
     model = assemble(backbone.load().requires_grad_(False), recipe, task).to(accelerator.device)
     solve_head(model, task, recipe, data.train, backbone, accelerator)
     scoring = Scoring(task, data.dev, recipe, backbone, accelerator)
-    return ProbeScore(scoring.value(scoring.predict(model)), time.perf_counter() - started)
+    return ProbeScore(scoring.value(scoring.predict_choosing(model)), time.perf_counter() - started)

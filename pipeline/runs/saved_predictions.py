@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from pipeline.data.label_sets import are_sets
 from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
@@ -119,5 +120,6 @@ def _probabilities_of(task: Task) -> list[str]:
 
 
 def _prediction(table: pd.DataFrame, task: Task) -> Prediction:
-    columns = _probabilities_of(task)
-    return Prediction(table["prediction"].to_numpy(), table[columns].to_numpy() if columns else None)
+    columns, values = _probabilities_of(task), table["prediction"].to_numpy()
+    values = values.astype(str) if are_sets(values) else values
+    return Prediction(values, table[columns].to_numpy() if columns else None)

@@ -15,15 +15,14 @@ from pipeline.data.split import group_numbers
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import CosineHead
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.run_record import RunRecord, TaskScore
-from pipeline.runs.build import assemble
+from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import CosineSimilar, Recipe
 from pipeline.stats.calibration import fit_temperature
-from pipeline.stats.metrics import best_threshold, score
+from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
 from pipeline.training.checkpoint import Companion, Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
@@ -55,7 +54,7 @@ class Scoring:
         self.task, self.rows, self.accelerator = task, rows, accelerator
         self.splits = splits_of(rows, recipe, backbone.tokenizer, recipe.pairs.average_orders)
         self.objective = objective_of(task, recipe)
-        self.tunes = recipe.cosine_threshold == "tuned"
+        self.tunes = tunes_threshold(recipe, task)
         self.reverses = recipe.cosine_similar == "first"
         self._batch_size, self._pad_token_id = 2 * recipe.batch_size, backbone.tokenizer.pad_token_id
         self.test = None if test is None else Scoring(task, test, recipe, backbone, accelerator)
@@ -74,16 +73,19 @@ class Scoring:
 
         Returns None, without computing anything, if the head has no tuned threshold.
         """
-        head = model.head
-        if not isinstance(head, CosineHead) or head.threshold is None:
+        threshold = getattr(model.head, "threshold", None)
+        if not isinstance(threshold, Tensor):
             return None
-        head.threshold.zero_()
+        threshold.zero_()
         outputs = self._outputs(model)
         labels = self.rows["label"].to_numpy()
-        similar = 1 - labels if self.reverses else labels
-        chosen = best_threshold(outputs.squeeze(-1).numpy(), similar, self.task.metric)
-        head.threshold.fill_(chosen)
-        return outputs - head.threshold.item()
+        if self.task.kind == "labels":
+            chosen = best_threshold_of_labels(outputs.numpy(), labels, self.task.metric)
+        else:
+            similar = 1 - labels if self.reverses else labels
+            chosen = best_threshold(outputs.squeeze(-1).numpy(), similar, self.task.metric)
+        threshold.fill_(chosen)
+        return outputs - threshold.item()
 
     def reads_classes_reversed(self, model: TransferModel) -> bool:
         """Whether pairs of the class that a cosine head should read as dissimilar have the higher cosine.
@@ -112,8 +114,8 @@ class Scoring:
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
 
     def temperature(self, prediction: Prediction) -> float:
-        """The temperature that calibrates a prediction for these rows; 1 for scores."""
-        if prediction.probabilities is None:
+        """The temperature that calibrates a prediction for these rows; 1 for scores and for several labels."""
+        if prediction.probabilities is None or self.task.kind == "labels":
             return 1.0
         return fit_temperature(prediction.probabilities, self.rows["label"].to_numpy())
 
@@ -217,7 +219,7 @@ def splits_of(
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
-    """``id``, ``label`` and ``group`` where known, ``prediction``, and for classes ``probability_<its number>``."""
+    """``id``, ``label`` and ``group`` where known, ``prediction``, and ``probability_<its number>`` of classes."""
     table = rows.filter(["id", "label", "group"])
     table["prediction"] = prediction.values
     if prediction.probabilities is not None:

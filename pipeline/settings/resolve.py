@@ -102,10 +102,11 @@ def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
         raise PipelineError(f"recipe for {task.name}: head: {error}") from None
     if recipe.is_solved and (head == "cosine" or head.endswith("mlp")):
         raise PipelineError(f"head '{head}': a probe solves one linear layer: leave the head of '{task.name}' out")
-    if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
-        raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
-    if recipe.one_logit and len(task.classes) != 2:
-        what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
+    if head == "cosine" and (task.kind == "labels" or (task.kind == "classes" and len(task.classes) != 2)):
+        has = "several labels a row" if task.kind == "labels" else task.outputs
+        raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {has}")
+    if recipe.one_logit and (task.kind != "classes" or len(task.classes) != 2):
+        what = {"classes": f"{task.outputs} classes", "score": "a score", "labels": "several labels a row"}[task.kind]
         raise PipelineError(f"one_logit separates two classes; task '{task.name}' has {what}: leave it out there")
     if recipe.one_logit and head == "cosine":
         raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pipeline.data.label_sets import are_sets, as_matrix, as_sets
 from pipeline.data.metric_names import EnsembleRule, Metric
 from pipeline.data.prediction import Prediction
 from pipeline.stats.metrics import score
@@ -37,6 +38,9 @@ def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: E
     if not each:
         return Prediction(np.median(values, axis=0) if rule == "median" else np.asarray(weights) @ values, None)
     mean = np.tensordot(np.asarray(weights), np.stack(each), axes=1)  # (rows, C)
+    if are_sets(values):
+        votes = as_matrix(values).mean(axis=0) if rule == "mode" else mean
+        return Prediction(as_sets(np.where(votes == 0.5, mean, votes) > 0.5), mean)
     return Prediction(_mode(values, np.stack(each)) if rule == "mode" else mean.argmax(axis=-1), mean)
 
 

@@ -4,15 +4,15 @@ Scores are computed over a whole split at once: the mean of Pearson's r over bat
 metric, higher is better and 1 is best.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from scipy import stats
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from pipeline.data.label_sets import are_sets, as_computed, as_matrix, as_sets, one_hot
 from pipeline.data.metric_names import Metric
 
 
@@ -41,8 +41,13 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """For each of C classes, whether a row is rightly predicted as it, is predicted as it, and belongs to it.
 
-    Returns (3C, ..., B) for predictions (..., B) and labels (B,). Leaves out classes that occur in neither.
+    Returns (3C, ..., B) for predictions (..., B) and labels (B,), class numbers or label sets. Leaves out class numbers
+    that occur in neither.
     """
+    if are_sets(labels):
+        predicted, true = (np.moveaxis(as_matrix(values), -1, 0) for values in (predictions, labels))
+        true = np.broadcast_to(true.reshape(len(true), *[1] * (predicted.ndim - 2), -1), predicted.shape)
+        return np.concatenate([predicted & true, predicted, true]).astype(float)
     classes = np.unique(np.concatenate([predictions.ravel(), labels]))
     predicted = predictions == classes.reshape(-1, *[1] * predictions.ndim)
     true = np.broadcast_to(labels == classes.reshape(-1, *[1] * predictions.ndim), predicted.shape)
@@ -58,11 +63,18 @@ def _balanced_accuracy_of(sums: np.ndarray) -> np.ndarray:
 def _macro_f1_of(sums: np.ndarray) -> np.ndarray:
     """Mean over classes of F1 = 2 right / (predicted + true), from sums (3C, ...) of class counts.
 
-    The mean leaves out classes that are neither predicted nor true, as in scikit-learn.
+    The mean leaves out classes that are neither predicted nor true, as in scikit-learn for class numbers and, with
+    ``zero_division=nan``, for label sets. Without any it is 0.
     """
     right, predicted, true = np.split(sums, 3)
     either = predicted + true
-    return (2 * right / np.maximum(either, 1)).sum(axis=0) / (either > 0).sum(axis=0)
+    return (2 * right / np.maximum(either, 1)).sum(axis=0) / np.maximum((either > 0).sum(axis=0), 1)
+
+
+def _micro_f1_of(sums: np.ndarray) -> np.ndarray:
+    """F1 = 2 right / (predicted + true) of all classes together, from sums (3C, ...) of class counts; 0 without any."""
+    right, predicted, true = (part.sum(axis=0) for part in np.split(sums, 3))
+    return 2 * right / np.maximum(predicted + true, 1)
 
 
 def _matthews_of(sums: np.ndarray) -> np.ndarray:
@@ -170,6 +182,7 @@ METRICS: Mapping[Metric, Measure] = {
     "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels).astype(float)),
     "balanced-accuracy": _of_counts(_balanced_accuracy_of),
     "macro-f1": _of_counts(_macro_f1_of),
+    "micro-f1": _of_counts(_micro_f1_of),
     "matthews": _of_counts(_matthews_of, worst=-1.0, is_correlation=True),
     "kappa": _of_counts(_kappa_of, worst=-1.0),
     "pearson": Measure(pearson, _pearson_rows, worst=-1.0, is_correlation=True),
@@ -208,9 +221,10 @@ def load_metric(metric: Metric) -> Any:
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
     """The score of predictions (B,) against labels (B,); raises ValueError if a prediction is not finite."""
-    if not np.isfinite(predictions).all():
+    predictions = as_computed(predictions)
+    if not (are_sets(predictions) or np.isfinite(predictions).all()):
         raise ValueError("predictions contain NaN or infinity")
-    return METRICS[metric].score(predictions.astype(np.float64), labels.astype(np.float64))
+    return METRICS[metric].score(predictions, as_computed(labels))
 
 
 THRESHOLDS = 512
@@ -227,12 +241,35 @@ def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> fl
     Tries 0, the midpoints of neighbouring values (evenly spaced ones if there are many), and thresholds that put all
     values into one class. Of equally good thresholds, returns the one nearest to 0.
     """
+    measure = METRICS[metric]
+    return max(_thresholds(values), key=lambda threshold: measure.score((values > threshold).astype(np.int64), labels))
+
+
+def _thresholds(values: np.ndarray) -> list[float]:
+    """The thresholds to try on ``values`` of any shape, those nearest to 0 first."""
     ordered = np.unique(values.astype(np.float64))
     between = (ordered[1:] + ordered[:-1]) / 2
     places = np.linspace(0, len(between) - 1, min(len(between), THRESHOLDS)).round().astype(int)
     all_of_one = [float(ordered[0]) - _BELOW, float(ordered[-1])]
-    tried = sorted([0.0, *between[places].tolist(), *all_of_one], key=lambda threshold: (abs(threshold), threshold))
-    return max(tried, key=lambda threshold: METRICS[metric].score((values > threshold).astype(np.int64), labels))
+    return sorted([0.0, *between[places].tolist(), *all_of_one], key=lambda threshold: (abs(threshold), threshold))
+
+
+def best_threshold_of_labels(outputs: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
+    """The best-scoring threshold, above which ``outputs`` (B, C) predict a class, for label sets (B,).
+
+    It is one number for all classes: among 60 dev rows a rare class has two or three, so a threshold for it alone would
+    be chosen by chance. Tries what :func:`best_threshold` tries; of equally good ones, returns the one nearest to 0.
+    """
+    true, tried = as_matrix(labels), np.array(_thresholds(outputs))
+
+    def above(columns: Iterable[np.ndarray]) -> np.ndarray:
+        """How many outputs of each class are above each threshold, (C, T)."""
+        return np.stack([len(one) - np.searchsorted(np.sort(one), tried, side="right") for one in columns])
+
+    right = above(own[rows] for own, rows in zip(outputs.T, true.T, strict=True))
+    counts = right, above(outputs.T), np.broadcast_to(true.sum(axis=0)[:, None], right.shape)
+    score_of = _micro_f1_of if metric == "micro-f1" else _macro_f1_of
+    return float(tried[score_of(np.concatenate(counts).astype(float)).argmax()])
 
 
 def overall(scores: Mapping[str, float], metrics: Mapping[str, Metric]) -> tuple[float, float]:
@@ -274,23 +311,29 @@ class LargestClass:
 
 
 def class_scores(predictions: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> tuple[ClassScore, ...]:
-    """The scores of each of the classes ``names`` (C,), from predictions (B,) and labels (B,) of 0 to C - 1."""
-    classes = np.arange(len(names))
-    shares = precision_recall_fscore_support(labels, predictions, labels=classes, zero_division=np.nan)[:3]
-    counts = confusion_matrix(labels, predictions, labels=classes)
+    """The scores of the classes ``names`` (C,).
+
+    Args:
+        predictions, labels: (B,), class numbers from 0 to C - 1, or label sets.
+    """
+    true, predicted = one_hot(labels, len(names)), one_hot(predictions, len(names))
+    counts = zip(names, *(matrix.sum(axis=0).tolist() for matrix in (true, predicted, true & predicted)), strict=True)
     return tuple(
         ClassScore(
             name,
-            int(counts[number].sum()),
-            int(counts[:, number].sum()),
-            int(counts[number, number]),
-            *(None if np.isnan(share[number]) else float(share[number]) for share in shares),
+            rows,
+            found,
+            right,
+            precision=right / found if found else None,
+            recall=right / rows if rows else None,
+            f1=2 * right / (rows + found) if rows + found else None,
         )
-        for number, name in enumerate(names)
+        for name, rows, found, right in counts
     )
 
 
 def largest_class(labels: np.ndarray, names: Sequence[str], metric: Metric) -> LargestClass:
-    """The largest class of ``labels`` (B,); the first of equally large ones."""
-    largest = int(np.bincount(labels).argmax())
-    return LargestClass(names[largest], score(metric, np.full(len(labels), largest), labels))
+    """The largest class of ``labels`` (B,), class numbers or label sets; the first of equally large ones."""
+    largest = int(one_hot(labels, len(names)).sum(axis=0).argmax())
+    always: Any = as_sets(np.arange(len(names)) == largest) if are_sets(labels) else largest
+    return LargestClass(names[largest], score(metric, np.full(len(labels), always), labels))

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from scipy import special, stats
 
+from pipeline.data.label_sets import as_computed
 from pipeline.data.metric_names import Metric
 from pipeline.stats.metrics import METRICS
 
@@ -145,8 +146,8 @@ def paired_difference(
     if len(system) != len(reference):
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
     rows = METRICS[metric].rows
-    true = np.asarray(labels, dtype=np.float64)
-    ours, theirs = (rows(np.asarray(values, dtype=np.float64), true) for values in (system, reference))
+    true = as_computed(labels)
+    ours, theirs = (rows(as_computed(values), true) for values in (system, reference))
     runs = ours - theirs
     of_seed = np.arange(len(runs)) if seeds is None else np.asarray(seeds)
     known = np.unique(of_seed)
@@ -185,7 +186,8 @@ def score_interval(
             the design effect (Kish 1965).
     """
     measure = METRICS[metric]
-    rows = measure.rows(np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64))
+    predictions, labels = as_computed(predictions), as_computed(labels)
+    rows = measure.rows(predictions, labels)
     value, is_correlation = measure.score(predictions, labels), measure.is_correlation
     if metric == "accuracy":
         return _wilson(value, _independent(rows, groups))

@@ -14,6 +14,8 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
+from pipeline.data.label_sets import are_sets, as_matrix, one_hot
+
 LEAST_ROWS = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 _STRENGTHS = np.logspace(-5, 0, 6)  # C of logistic regression on standardised vectors
@@ -30,10 +32,10 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
 
     Args:
         vectors: (rows, width).
-        labels: (rows,), class numbers or scores; at least ``LEAST_ROWS``.
+        labels: (rows,), class numbers, label sets or scores; at least ``LEAST_ROWS``.
         classes: number of classes, regressed one-hot; None: labels are scores.
     """
-    targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
+    targets = labels.astype(float)[:, None] if classes is None else one_hot(labels, classes).astype(float)
     centred = targets - targets.mean(axis=0)
     variance = (centred**2).sum()
     if not variance:  # equal labels leave nothing to explain
@@ -79,7 +81,7 @@ def solve(
 
     Args:
         vectors: (rows, width).
-        labels: (rows,), class numbers or scores.
+        labels: (rows,), class numbers, scores, or label sets, whose classes are each told from the rest.
         classes: number of classes; None: labels are scores, and there is one output.
         balanced: all classes count equally, whatever their number of rows.
     """
@@ -88,6 +90,9 @@ def solve(
     if classes is None:
         ridge = RidgeCV(_ALPHAS).fit(scaled, labels.astype(float))
         weight, bias = ridge.coef_[None], np.array([ridge.intercept_])
+    elif are_sets(labels):
+        pairs = [_logistic(scaled, held.astype(int), 2, balanced) for held in as_matrix(labels).T]
+        weight, bias = np.array([w[1] - w[0] for w, _ in pairs]), np.array([b[1] - b[0] for _, b in pairs])
     else:
         weight, bias = _logistic(scaled, labels.astype(int), classes, balanced)
     weight = weight / scaler.scale_

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.data.label_sets import as_sets
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
@@ -38,6 +39,9 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
     Args:
         weights: the weight of each class in the loss, (k,); None: 1.
     """
+    if task.kind == "labels":
+        # The mean over rows and classes. The head has subtracted its threshold, so that 0 separates.
+        return Objective(F.binary_cross_entropy_with_logits, _predict_labels, torch.sigmoid)
     if task.kind == "classes":
         if recipe.head == "cosine":
             return _cosine_classes(weights, reverse=recipe.cosine_similar == "first")
@@ -74,7 +78,7 @@ def loss_scale(task: Task, recipe: Recipe) -> float:
     For a cosine with ``score_loss`` "raw" it is the square of the cosine's factor: 25 for 5 cos, 6.25 for
     5 (cos + 1) / 2. Otherwise it is 1.
     """
-    if task.kind == "classes" or recipe.head != "cosine" or recipe.score_loss == "normalised":
+    if task.kind != "score" or recipe.head != "cosine" or recipe.score_loss == "normalised":
         return 1.0
     return output_scale(task, recipe)[1] ** 2
 
@@ -82,6 +86,10 @@ def loss_scale(task: Task, recipe: Recipe) -> float:
 def _predict_classes(outputs: Tensor) -> Prediction:
     probabilities = outputs.softmax(dim=-1)
     return Prediction(outputs.argmax(dim=-1).numpy(), probabilities.numpy())
+
+
+def _predict_labels(outputs: Tensor) -> Prediction:
+    return Prediction(as_sets((outputs > 0).numpy()), outputs.sigmoid().numpy())
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:

@@ -197,7 +197,7 @@ def layers_of_head(trained: Trained) -> dict[str, Tensor]:
     if isinstance(head, CosineHead):
         return {}
     tensors = {name: tensor.detach().clone() for name, tensor in head.named_parameters()}
-    weight, bias = tensors["out.weight"], tensors["out.bias"]
+    weight, bias = tensors["out.weight"], tensors["out.bias"] - tensors.pop("threshold", 0)
     if trained.recipe.one_logit:
         weight, bias = (torch.cat([torch.zeros_like(each), each]) for each in (weight, bias))
     elif trained.task.range is not None:
@@ -247,7 +247,11 @@ def as_classifier(trained: Trained) -> PreTrainedModel | None:
     config = type(encoder.config).from_dict(encoder.config.to_dict())
     config.id2label = labels_of(trained)
     config.label2id = {name: number for number, name in labels_of(trained).items()}
-    config.problem_type = "regression" if trained.task.kind == "score" else "single_label_classification"
+    config.problem_type = {
+        "score": "regression",
+        "classes": "single_label_classification",
+        "labels": "multi_label_classification",
+    }[trained.task.kind]
     if config.model_type not in _EXACT:
         return None
     weight, width = layers["out.weight"], trained.backbone.hidden_size

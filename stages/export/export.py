@@ -110,7 +110,9 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
     difference, allowed = max(differences, key=lambda pair: pair[0] / pair[1])
     agree = None
     if trained.answer == "probabilities":
-        same = outputs[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
+        ours, theirs = outputs[trained.answer], expected[trained.answer]
+        are_labels = trained.task.kind == "labels"
+        same = ((ours > 0.5) == (theirs > 0.5)).all(-1) if are_labels else ours.argmax(-1) == theirs.argmax(-1)
         agree = float(same.mean())
     return Agreement(len(texts), len(batches), difference, allowed, agree)
 

@@ -89,7 +89,7 @@ class Trained:
     @property
     def answer(self) -> str:
         """The kind of answer: ``probabilities`` (B, C) or ``scores`` (B,)."""
-        return "probabilities" if self.task.kind == "classes" else "scores"
+        return "probabilities" if self.task.classes else "scores"
 
     def described(self) -> dict[str, Any]:
         """What a program needs to know to run the model, in the form of :data:`TASK_FILE`."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.data.label_sets import names_in
 from pipeline.data.metric_names import METRICS_OF, Kind, Metric
 from pipeline.data.texts import same_form
 from pipeline.system.errors import PipelineError, nearest, raise_all, shortened, validation_problems
@@ -65,6 +66,7 @@ class Source(BaseModel):
     )
     drop_blank: bool = Field(False, description="leave out rows with an empty text, which are otherwise an error")
     drop_labels: tuple[str, ...] = Field((), description="leave out rows with these raw labels, such as -1 for none")
+    separator: str = Field("|", min_length=1, description="for kind `labels`: what stands between the labels of a row")
 
 
 class Files(Source):
@@ -123,7 +125,13 @@ class Task(BaseModel):
     @property
     def outputs(self) -> int:
         """Width of a head's output: one a class, or one score."""
-        return len(self.classes) if self.kind == "classes" else 1
+        return len(self.classes) or 1
+
+    def shown(self, label: Any) -> str:
+        """A class number, score or label set as a table of the user's has it."""
+        if self.kind == "labels":
+            return self.files.separator.join(names_in(label, self.classes))
+        return self.classes[label] if self.classes else f"{label:g}"
 
     @property
     def first_is_similar(self) -> bool:
@@ -154,15 +162,18 @@ class Task(BaseModel):
             return validation_problems(error)
 
     def _conflicts(self) -> Iterator[str]:
-        names, are_classes, compares_two = self.classes, self.kind == "classes", self.head in PAIR_HEADS
+        names, are_classes, compares_two = self.classes, self.kind != "score", self.head in PAIR_HEADS
+        separated = [name for name in names if self.kind == "labels" and self.files.separator in name]
         rules = {
-            "classes: a task of kind 'classes' names at least two classes": are_classes and len(names) < 2,
+            f"classes: a task of kind '{self.kind}' names at least two classes": are_classes and len(names) < 2,
             f"classes: names repeat (got {shortened(names)})": len({*map(same_form, names)}) < len(names),
-            "classes: belongs to kind 'classes'": names and not are_classes,
+            "classes: belongs to kinds 'classes' and 'labels'": names and not are_classes,
+            f"files.separator: is in class {shortened(separated[0]) if separated else ''}: give another": separated,
             "range: belongs to kind 'score'": are_classes and self.range is not None,
             "range: a task of kind 'score' needs its lowest and highest score": not are_classes and self.range is None,
             "range: the first number must be below the second": self.range and self.range[0] >= self.range[1],
-            "similar: belongs to pairs with two classes": self.similar and not (self.is_pair and len(names) == 2),
+            "similar: belongs to pairs with two classes": self.similar
+            and not (self.is_pair and len(names) == 2 and self.kind != "labels"),
             f"similar: {self.similar!r} is none of {' and '.join(names)}": self.similar and self.similar not in names,
             f"metric: use {' or '.join(METRICS_OF[self.kind])} for kind '{self.kind}'": self.metric
             not in METRICS_OF[self.kind],

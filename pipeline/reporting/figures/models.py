@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ LONGEST_ID = 10
 
 
 def confusions(runs: StudyRuns) -> Iterator[Drawing]:
-    """For every task with classes: the reference and the line with the best mean, over all seeds."""
+    """For every task with one class a row: the reference and the line with the best mean, over all seeds."""
     for target in _tasks(runs):
         lines, classes = _shown(runs, target), _classes(runs, target)
         if not lines or not 2 <= len(classes) <= MOST_CLASSES:
@@ -132,9 +133,10 @@ def _named(runs: StudyRuns, lines: Sequence[Line]) -> str:
 
 
 def _classes(runs: StudyRuns, target: str) -> list[str]:
-    """The names of a target's classes, as the runs trained on it have them; none for a score."""
+    """The names of a target's classes, as the runs trained on it have them; none for a score or several labels."""
     records = (s.record for s in runs.scored if target in s.record.trained_on)
-    return [str(name) for name in next((r.described(target)["meaning"].get("classes") or [] for r in records), [])]
+    meaning: dict[str, Any] = next((record.described(target)["meaning"] for record in records), {})
+    return [] if meaning.get("kind") == "labels" else [str(name) for name in meaning.get("classes") or ()]
 
 
 _SITES = {"attention": "after attention", "ffn": "after feed-forward"}

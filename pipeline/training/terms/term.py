@@ -43,6 +43,8 @@ class Regularised:
 
 def divergence_of(task: Task, recipe: Recipe) -> Divergence:
     """The divergence for a task under a resolved recipe (Jiang et al. 2020, section 2)."""
+    if task.kind == "labels":
+        return label_divergence
     if task.kind == "classes" and recipe.head != "cosine":
         return class_divergence
     weight = loss_scale(task, recipe)
@@ -59,6 +61,11 @@ def class_divergence(one: Tensor, other: Tensor) -> Tensor:
     probabilities = (one.sigmoid(), other.sigmoid()) if one.shape[-1] == 1 else (one.softmax(-1), other.softmax(-1))
     apart = (probabilities[0] - probabilities[1]).detach()
     return (apart * (one - other)).sum(dim=-1).mean()
+
+
+def label_divergence(one: Tensor, other: Tensor) -> Tensor:
+    """The Bernoulli case of :func:`class_divergence` for every class, as the mean over the classes."""
+    return ((one.sigmoid() - other.sigmoid()).detach() * (one - other)).mean()
 
 
 def squared_error(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:

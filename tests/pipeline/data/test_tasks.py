@@ -156,7 +156,7 @@ BAD = {
         | {"classes": ["a", "b"], "similar": "c", "metric": "accuracy"},
         [
             "range: a task of kind 'score' needs its lowest and highest score",
-            "classes: belongs to kind 'classes'",
+            "classes: belongs to kinds 'classes' and 'labels'",
             "similar: 'c' is none of a and b",
             "metric: use pearson or spearman for kind 'score'",
         ],

@@ -5,10 +5,11 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, matthews_corrcoef
 
+from pipeline.data.label_sets import as_sets
 from pipeline.data.metric_names import METRICS_OF, Metric
 from pipeline.data.tasks import Task
-from pipeline.stats.metrics import METRICS, score
-from pipeline.stats.paired import paired_difference
+from pipeline.stats.metrics import METRICS, best_threshold_of_labels, class_scores, largest_class, score
+from pipeline.stats.paired import paired_difference, score_interval
 from pipeline.system.errors import PipelineError
 
 ADDED: list[Metric] = ["balanced-accuracy", "macro-f1", "matthews", "kappa", "spearman"]
@@ -27,6 +28,40 @@ def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
     assert score("balanced-accuracy", predictions, labels) == pytest.approx(
         balanced_accuracy_score(labels, predictions)
     )
+
+
+def draw_labels(seed: int, rows: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and noisy outputs (rows, 5): a class without rows, and rows without labels."""
+    generator = np.random.default_rng(seed)
+    labels = generator.random((rows, 5)) < [0.5, 0.3, 0.1, 0.1, 0.0]
+    return labels, generator.normal(2.0 * labels - 1.5, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_of_label_sets_agree_with_sklearn(seed: int) -> None:
+    labels, outputs = draw_labels(seed)
+    right, guesses = as_sets(labels), as_sets(outputs > 0)
+    assert (~labels).all(axis=1).any()
+    for metric in METRICS_OF["labels"]:
+        expected = f1_score(labels, outputs > 0, average=metric.removesuffix("-f1"), zero_division=np.nan)
+        assert score(metric, guesses, right) == pytest.approx(expected)
+        assert METRICS[metric].rows(np.stack([guesses, right]), right).mean(axis=-1) == pytest.approx([expected, 1])
+        low, high = score_interval(metric, guesses, right)
+        assert low < expected < high
+        none = as_sets(np.zeros((40, 5)))
+        assert score(metric, none, none) == score(metric, none, right) == 0
+        # No other threshold does better, and the interval of a system against itself is empty.
+        best = best_threshold_of_labels(outputs, right, metric)
+        values = [score(metric, as_sets(outputs > at), right) for at in np.linspace(-4, 4, 200)]
+        assert score(metric, as_sets(outputs > best), right) >= max(values)
+        assert paired_difference(metric, [guesses], [guesses], right).comparison().verdict == "not significant"
+    per_class = f1_score(labels, outputs > 0, average=None, zero_division=np.nan)
+    found = class_scores(guesses, right, "abcde")
+    assert [one.f1 for one in found] == pytest.approx([None if np.isnan(f1) else f1 for f1 in per_class])
+    assert [one.rows for one in found] == labels.sum(axis=0).tolist()
+    always = largest_class(right, "abcde", "micro-f1")
+    only = np.eye(5, dtype=bool)[[labels.sum(axis=0).argmax()] * 40]
+    assert always.score == pytest.approx(f1_score(labels, only, average="micro"))
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")

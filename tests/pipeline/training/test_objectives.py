@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.data.label_sets import as_matrix
 from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
 from pipeline.settings.recipe import Recipe
@@ -21,8 +22,10 @@ def objective_for(task: Task, head: Any, cosine_scale: Any = "clamped", one_logi
 
 
 SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
+TAGS = Task.model_validate(SST.model_dump() | {"kind": "labels", "metric": "micro-f1"})
 OBJECTIVES: dict[str, tuple[Objective, int, Any]] = {
     "classes": (objective_for(SST, "linear"), 5, torch.tensor([0, 4, 2, 2, 1, 3])),
+    "labels": (objective_for(TAGS, "linear"), 5, torch.eye(6)[:, :5]),
     "cosine classes": (objective_for(QUORA, "cosine"), 1, torch.tensor([0, 1, 1, 0, 0, 1])),
     "score": (objective_for(STS, "linear"), 1, torch.tensor([0.0, 5.0, 2.5, 1.0, 4.2, 3.3], dtype=torch.float64)),
     "one logit": (objective_for(QUORA, "linear", one_logit=True), 1, torch.tensor([0, 1, 1, 0, 0, 1])),
@@ -96,6 +99,20 @@ def test_classes_are_trained_with_cross_entropy_and_predicted_by_the_largest_out
     assert prediction.probabilities == pytest.approx(expected)
     loss = objective.loss(outputs, torch.tensor([0, 1]))
     assert loss.item() == pytest.approx(-np.log(expected[[0, 1], [0, 1]]).mean())
+
+
+def test_labels_are_trained_with_a_sigmoid_a_class_and_predicted_above_one_half() -> None:
+    objective, width, labels = OBJECTIVES["labels"]
+    outputs = torch.randn(6, width, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = torch.nn.BCEWithLogitsLoss()(outputs, labels)
+    assert objective.loss(outputs, labels).item() == pytest.approx(expected.item())
+    torch.testing.assert_close(
+        *(torch.autograd.grad(loss, outputs)[0] for loss in (objective.loss(outputs, labels), expected))
+    )
+    prediction = objective.predict(outputs.detach())
+    assert prediction.probabilities is not None
+    assert prediction.probabilities == pytest.approx(1 / (1 + np.exp(-outputs.detach().numpy())))
+    assert np.array_equal(as_matrix(prediction.values), prediction.probabilities > 0.5)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
