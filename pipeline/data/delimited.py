@@ -195,6 +195,11 @@ def _layout(text: str) -> _Layout:
                 columns = ([cells[place] for cells in rows if cells[place:]] for place in range(1, width))
                 has_blanks = any(any(own) and all(cell.startswith(" ") for cell in own if cell) for own in columns)
             fits[_Layout(separator, blanks, trailing)] = round(alike, 1), width, blanks == has_blanks
+    if not fits:  # a single column, whose texts may hold commas; where all rows have one, names of columns are missing
+        head = text[:_HEAD]
+        sizes = {each: {len(cells) for cells in [*_sample(head, _Layout(each))][1:]} for each in DELIMITERS}
+        if len(sizes[","]) > 1:
+            return _Layout(next((each for each in DELIMITERS if sizes[each] == {1}), ","))
     return max(fits, key=fits.__getitem__, default=_Layout(","))
 
 

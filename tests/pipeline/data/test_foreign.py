@@ -38,6 +38,15 @@ def test_a_table_is_read_in_every_encoding_and_delimiter(
     assert found.form == f"{suffix[1:].lower()}, {encoding}, {DELIMITERS[delimiter]}"
 
 
+def test_texts_of_a_single_column_may_hold_commas(tmp_path: Path) -> None:
+    file, texts = tmp_path / "table.csv", ["a, b", "c", "d, e, f"]
+    file.write_text("\n".join(["text", *texts]))
+    assert read_foreign(file).rows.to_dict("list") == {"text": texts}
+    file.write_text("text\na, b\nc, d\n")
+    with pytest.raises(PipelineError, match="line 2 has 2 cells, and the header 1"):
+        read_foreign(file)
+
+
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_first_line_that_names_the_delimiter_for_excel_is_no_row(line: str, encoding: str, tmp_path: Path) -> None:
