@@ -29,17 +29,8 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
     Raises:
         PipelineError: the task file or a split cannot be loaded; of several splits, all mistakes at once.
     """
-    # Not resolved: a link's own name is the task's.
     folder = Path(os.path.normpath(folder.absolute()))
-    if not (folder / "task.toml").exists() and (inside := own_files(folder)):
-        listed = ", ".join(str(file.parent) for file in inside)
-        raise PipelineError(f"{folder}: a folder of tasks: check each by itself: {listed}")
-    try:
-        task = find_task(folder.name, folder.parent)
-    except UnknownTaskError as error:
-        raise PipelineError(
-            f"{folder}: no task.toml: make one with tasks new, or write it as docs/data.md says"
-        ) from error
+    task = task_in(folder)
     splits, unlabelled = _load(task, folder)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
     lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
@@ -54,6 +45,23 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
                 raise
             lines.append(f"tokens not counted: {error}")
     return "\n".join(map(one_line, lines))
+
+
+def task_in(folder: Path) -> Task:
+    """The task of an absolute ``folder``.
+
+    Raises:
+        PipelineError: it has no fit task file, or is a folder of tasks.
+    """
+    if not (folder / "task.toml").exists() and (inside := own_files(folder)):
+        listed = ", ".join(str(file.parent) for file in inside)
+        raise PipelineError(f"{folder}: a folder of tasks: check each by itself: {listed}")
+    try:
+        return find_task(folder.name, folder.parent)
+    except UnknownTaskError as error:
+        raise PipelineError(
+            f"{folder}: no task.toml: make one with tasks new, or write it as docs/data.md says"
+        ) from error
 
 
 def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]:

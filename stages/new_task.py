@@ -60,7 +60,7 @@ def new_task(
         PipelineError: the folder exists and is not to be replaced, or the table does not make a task (:func:`propose`).
             Nothing is written.
     """
-    shares = _shares(split)
+    shares = shares_of(split)
     folder = data / _checked_name(name, file)
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
@@ -78,7 +78,7 @@ def new_task(
         raise PipelineError(f"--replace would delete {folder}, which is no task or has the file: move one of them away")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
-    shared = _shared(parts)
+    shared = sharing_text(parts)
     if similar is None:
         similar = _similar_by_name(proposal)
     elif not (_may_be_similar(proposal) and similar in proposal.classes):
@@ -92,8 +92,8 @@ def new_task(
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
             write_table(own.rename(columns=names), temporary / f"{part}{suffix}")
-    lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
-    written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
+    lines = [f"{file}: {row_count(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
+    written = ", ".join(f"{part} {row_count(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
     if similar is None and _may_be_similar(proposal):
         first, second = proposal.classes
@@ -113,14 +113,14 @@ def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> 
     return f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
 
 
-def _shared(parts: Mapping[Split, pd.DataFrame]) -> str | None:
+def sharing_text(parts: Mapping[Split, pd.DataFrame]) -> str | None:
     """How many pairs of dev and test share a text with a training pair; None if there are none."""
     if "text_b" not in parts["train"]:
         return None  # equal texts are in one split
     counts = {part: int(sharing_rows(parts["train"], own).sum()) for part, own in parts.items() if part != "train"}
     if not any(counts.values()):
         return None
-    shown = " and ".join(f"{count:,} of {_rows(len(parts[part]))} of {part}" for part, count in counts.items())
+    shown = " and ".join(f"{count:,} of {row_count(len(parts[part]))} of {part}" for part, count in counts.items())
     return f"pairs share texts, so only equal pairs are in one split: {shown} have a text that is also in train"
 
 
@@ -128,7 +128,7 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     """The classes with too few training rows to learn, or without rows in some split."""
     counts = {part: Counter(rows["label"]) for part, rows in parts.items()}
     rows = {name: [own[name] for own in counts.values()] for name in proposal.classes}
-    rare = [counted(_short(name), "/".join(map(str, own))) for name, own in rows.items() if own[0] < FEW or 0 in own]
+    rare = [counted(short(name), "/".join(map(str, own))) for name, own in rows.items() if own[0] < FEW or 0 in own]
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
 
 
@@ -165,7 +165,7 @@ def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) ->
     ]
 
 
-def _shares(split: str) -> list[float]:
+def shares_of(split: str) -> list[float]:
     """``80/10/10`` as shares of train, dev and test, or ``80/20`` of train and dev."""
     try:
         shares = [float(part) for part in split.split("/")]
@@ -196,11 +196,11 @@ def _summary(proposal: Proposal) -> list[str]:
     if proposal.range is not None:
         return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
     counts = proposal.counts
-    shown = _listed([counted(_short(name), f"{count:,}") for name, count in counts.items()])
+    shown = _listed([counted(short(name), f"{count:,}") for name, count in counts.items()])
     return [named, f"{len(counts)} classes: {shown}; metric: {proposal.metric}{_BECAUSE.get(proposal.metric, '')}"]
 
 
-def _rows(count: int) -> str:
+def row_count(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
@@ -208,24 +208,24 @@ def _listed(items: Sequence[str]) -> str:
     return ", ".join(few(items, _SHOWN))
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:20]}...{name[-17:]}"
 
 
 def _warnings(proposal: Proposal) -> list[str]:
     lines = [
-        f"WARNING: class {shortened(name)} is lost, and the task does not know it: all its {_rows(count)} are left out"
+        f"WARNING: class {shortened(name)} is lost, and the task does not know it: its {row_count(count)} are left out"
         for name, (rows, count) in proposal.lost.items()
         if rows == count
     ]
     lines += [
-        f"left out: {_rows(len(numbers))} {reason} ({rows_text(numbers)})"
+        f"left out: {row_count(len(numbers))} {reason} ({rows_text(numbers)})"
         for reason, numbers in proposal.dropped.items()
     ]
-    if some := [counted(_short(name), f"{rows:,} of {count:,}") for name, (rows, count) in proposal.lost.items()]:
+    if some := [counted(short(name), f"{rows:,} of {count:,}") for name, (rows, count) in proposal.lost.items()]:
         lines.append(f"rows left out of classes: {_listed(some)}")
     if proposal.repeated:
-        lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
+        lines.append(f"repeated texts: {row_count(proposal.repeated)} beyond the first; equal texts are in one split")
     lines += proposal.remarks
     lines += few(proposal.hints, _SHOWN)
     if proposal.hints:
@@ -262,7 +262,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
-        *(f"# Left out: {_rows(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
+        *(f"# Left out: {row_count(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
         *(f"# Lost: all rows of {_comment(name)}." for name, (rows, count) in proposal.lost.items() if rows == count),
         *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
@@ -276,10 +276,9 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
             " before you train, if others can come"
         )
     else:
-        counts = proposal.counts
         lines += [
             "classes = [",
-            *(f"    {_toml(one)},  # {_rows(counts[one])}" for one in proposal.classes),
+            *(f"    {_toml(one)}," for one in proposal.classes),
             "]",
         ]
     if similar is not None:

@@ -1,4 +1,4 @@
-"""Verbs for tasks: tasks new, list, show, check."""
+"""Verbs for tasks: tasks new, add, list, show, check."""
 
 from pathlib import Path
 from typing import Annotated
@@ -71,6 +71,25 @@ def tasks_new(
             is_found=is_found,
         )
     )
+
+
+@tasks.command(name="add")
+def tasks_add(folder: Path, file: Path, *, split: str | None = None, rename: Names = (), seed: Seed = 0) -> None:
+    """Add new labelled rows to a task of your own; every old row stays in its split.
+
+    Rows whose text the task has are left out; with another label than in dev or test, they are an error.
+
+    Args:
+        folder: The task's folder, such as data/emails.
+        file: Table with the task's columns (csv, xlsx, parquet and others, as tasks new reads it).
+        split: Percentages of the new rows for train, dev and test (train and dev, as they are now: test stays).
+        rename: A label under another name, such as Rechnug=Rechnung; several with commas or several times.
+        seed: Determines which new rows go to dev.
+    """
+    from stages.add_rows import add_rows
+
+    is_found = folder.absolute().parent in [each.absolute() for each in _data()]
+    print(add_rows(folder, file, split=split, rename=rename, seed=seed, is_found=is_found))
 
 
 @tasks.command(name="list")

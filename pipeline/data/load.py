@@ -133,10 +133,10 @@ def has_labelled_test(task: Task, data: Path | None) -> bool:
     """Whether the task has a labelled test split in ``data``, or on the Hub if None."""
     if data is None:
         return "test" in _hub_of(task).splits
-    return any(_has_labels(task, read_table(file)) for file in _files_of(task, data, task.files.test)[1])
+    return any(is_labelled(task, read_table(file)) for file in _files_of(task, data, task.files.test)[1])
 
 
-def _has_labels(task: Task, table: pd.DataFrame) -> bool:
+def is_labelled(task: Task, table: pd.DataFrame) -> bool:
     if not has_labels(task, table.columns):
         return name_among(task.text[0], table.columns) is None  # a mistake, which is reported when the rows are read
     label = name_among(task.label, table.columns)

@@ -239,7 +239,7 @@ def _complete_rows(
     texts = [_texts(table[column], where, column) for column in columns.text]
     lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
     lacks_label = labels.isna().to_numpy()
-    named = {"id": _ids(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels}
+    named = {"id": ids_of(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels}
     rows = pd.DataFrame(named, table.index)
     dropped = {
         "with a label that --drop-labels names": _numbers(rows, is_dropped),
@@ -291,7 +291,7 @@ def _texts(column: pd.Series, where: str, name: str) -> pd.Series:
     return pd.Series(texts).set_axis(column.index)
 
 
-def _ids(table: pd.DataFrame) -> tuple[list[str], str | None]:
+def ids_of(table: pd.DataFrame) -> tuple[list[str], str | None]:
     """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions.
 
     Also returns what to say if there is such a column and it does not: a cell is blank, or not unique.
@@ -316,7 +316,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     """
     if nameless:
         yield f"not used: {len(nameless)} column{'s' if nameless[1:] else ''} without a name, mostly blank"
-    if (remark := _ids(table)[1]) is not None:
+    if (remark := ids_of(table)[1]) is not None:
         yield remark
     words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
     # A few names of two words may be cities.
@@ -393,6 +393,16 @@ def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.
         is_near = (labels - groups.transform("median")).abs() <= most / 2
         agrees = is_near & (is_near.groupby(keys).transform("mean") >= _CLEAR_MAJORITY)
     return contradicting.to_numpy(), (contradicting & ~agrees).to_numpy()
+
+
+def strays(rows: pd.DataFrame, kind: Kind) -> np.ndarray:
+    """Mask (n,) of the rows that are left out because their text also occurs with another label."""
+    return _contradicting(rows["label"], _keys(rows, _spelling), kind)[1]
+
+
+def contradict(one: float, other: float, limits: tuple[float, float] | None) -> bool:
+    """Whether two labels of one text contradict each other: different classes, or scores far apart in a range."""
+    return one != other if limits is None else abs(one - other) > _RANGE_SHARE * (limits[1] - limits[0])
 
 
 def _max_length(rows: pd.DataFrame) -> int:

@@ -34,17 +34,9 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     Raises:
         PipelineError: a part of ``what`` would have a single label.
     """
-    groups, keys = _groups(rows), row_keys(rows)
-    names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
-    order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number]))
-    of_row = strata(_numbered(rows["label"]))
+    groups, of_row = _groups(rows), strata(_numbered(rows["label"]))
     parts = np.zeros(len(rows), dtype=int)
-    of_stratum: dict[str | int, list[np.ndarray]] = {}
-    for number in order:
-        values, counts = np.unique(of_row[groups[number]], return_counts=True)
-        of_stratum.setdefault(values[counts.argmax()], []).append(groups[number])
-    for stratum in sorted(of_stratum):
-        own = of_stratum[stratum]
+    for own in _by_stratum(rows, groups, of_row, seed).values():
         for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
             parts[group] = part
     # A class that shares all its texts with others may have followed them.
@@ -68,6 +60,36 @@ def _numbered(labels: pd.Series) -> pd.Series:
         names = sorted({name for own in labels for name in own})
         return pd.Series(as_sets(np.array([[name in own for name in names] for own in labels])), dtype=object)
     return pd.Series(np.unique(labels.to_numpy(str), return_inverse=True)[1])
+
+
+def split_added(rows: pd.DataFrame, shares: Sequence[float], seed: int) -> np.ndarray:
+    """The part (n,) of ``rows`` that are added to a split whose parts have ``shares`` (P,), which add up to 1.
+
+    Rows are grouped as in :func:`split_rows`, but a class may be in no part at all. Of every class, or fifth of the
+    scores, a part gets its share rounded up or down at random, and exactly its share on average: else no row of many
+    small additions would ever reach a small part.
+    """
+    parts, of_row = np.zeros(len(rows), dtype=int), strata(rows["label"])
+    for own in _by_stratum(rows, _groups(rows), of_row, seed).values():
+        size, first = sum(map(len, own)), " ".join(row_keys(rows.iloc[own[0][:1]])[0])
+        offset = hashlib.sha256(f"{seed} {first}".encode()).digest()[0] / 256 + 1 / 512
+        left = np.diff(np.floor(size * np.cumsum([0, *shares[:-1]]) + offset), append=size)
+        for group in own:
+            parts[group] = part = int(left.argmax())
+            left[part] -= len(group)
+    return parts
+
+
+def _by_stratum(
+    rows: pd.DataFrame, groups: Sequence[np.ndarray], of_row: np.ndarray, seed: int
+) -> dict[str | int, list[np.ndarray]]:
+    """The groups of each stratum that most of their rows belong to, the largest first, else in an order by seed."""
+    keys, of_stratum = row_keys(rows), dict[str | int, list[np.ndarray]]()
+    names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
+    for number in sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number])):
+        values, counts = np.unique(of_row[groups[number]], return_counts=True)
+        of_stratum.setdefault(values[counts.argmax()], []).append(groups[number])
+    return of_stratum
 
 
 def _groups(rows: pd.DataFrame) -> list[np.ndarray]:

@@ -211,8 +211,8 @@ def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:
         'text = ["body"]\n'
         'label = "queue"\n'
         "classes = [\n"
-        '    "bill",  # 10 rows\n'
-        '    "bug",  # 30 rows\n'
+        '    "bill",\n'
+        '    "bug",\n'
         "]\n"
         'metric = "macro-f1"  # or accuracy, balanced-accuracy, matthews, kappa (unbalanced classes)\n'
         "max_length = 128  # tokens; longer texts are cut: tasks check counts them\n"
