@@ -44,7 +44,8 @@ def extract(
 
     Args:
         start_from: the other task's adapter that it starts as; with several, or "best", the one that a linear probe
-            finds most useful, if any (:func:`pipeline.runs.sources.starting_adapters`).
+            finds most useful, if any; or the task itself, whose last adapter and head are trained further
+            (:func:`pipeline.runs.sources.starting_adapters`).
         without_rows_of: targets that the adapter is to help: training rows whose text stands in their dev or test are
             left out.
         soup: so many adapters are trained that start alike and differ in the order of batches and in dropout; the
@@ -82,7 +83,7 @@ def experts(
     force: bool = False,
 ) -> list[Made[RunRecord]]:
     """Train ``count`` adapters for ``task`` that differ only in the order of batches and in dropout."""
-    starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed)
+    starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed, limit)
     is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
     made = []
     for number in range(count):

@@ -56,7 +56,8 @@ def extract(
         drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
         start_from: Warm-start from another task's adapter, TASK or TASK@RUN. Of several with commas, or with best of
-            all in the store, from the one that a linear probe finds most useful, if any helps (a new adapter).
+            all in the store, from the one that a linear probe finds most useful, if any helps. TASK itself: continue
+            its last model that was trained on other rows, as after tasks add (a new adapter).
         without_rows_of: Leave out training rows whose text occurs in dev or test of these tasks, such as sts,mrpc: the
             targets that this adapter will be fused for (none).
         soup: Train N adapters that start alike and see the rows in other orders, and keep the mean of their weights.

@@ -49,7 +49,8 @@ def build_for_training(
     Deterministic in the request, parts, seed and initial adapter.
 
     Args:
-        initial: the adapter to start from (:mod:`pipeline.runs.starting`); an anchored fusion also takes its head.
+        initial: the adapter to start from (:mod:`pipeline.runs.starting`); an anchored fusion, and a run that continues
+            an adapter of the task itself, also take its head.
     """
     first = first_of(parts)
     recipe = first.recipe
@@ -66,7 +67,8 @@ def build_for_training(
             _draw_heads_anew(built.model, parts, request.seed)
         return built
     model = assemble_all(encoder, parts, backbone)
-    if initial is not None or (request.start is not None and probe is None):
+    continued = [initial] if initial is not None and initial.manifest.task == first.task.name else []
+    if (initial is not None and not continued) or (request.start is not None and probe is None):
         _draw_heads_anew(model, parts, request.seed)
     if probe is not None:
         load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
@@ -78,6 +80,8 @@ def build_for_training(
     if initial is not None:
         initial.verify()
         begin_as(encoder, first.task.name, modules_of(initial))
+        if continued:
+            load_mean_head(continued, model.of(first.task.name).head)
     return Built(model)
 
 

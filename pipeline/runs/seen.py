@@ -87,12 +87,14 @@ def seen_notes(
     overlaps = {kind: overlap(rows, seen) for kind, rows in parts.items()}
     for task, use in overlaps["dev"]:
         counts = {kind: int(overlaps[kind][task, use].sum()) for kind in parts}
-        if task != target.name and use == "trained" and any(counts.values()):
+        is_own = task == target.name
+        if use == "trained" and any(counts.values()) and (option == "--start-from" or not is_own):
             listed = " and ".join(f"{counts[kind]} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
+            remedy = f"extract --task {task} --without-rows-of {target.name} trains an adapter without them"
             yield (
-                f"{listed} of {target.name} also occur in the training rows of its source {task}, so its"
-                f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
-                f" an adapter without them; then name it: {option} {task}@RUN"
+                f"{listed} of {target.name} also occur in the training rows of its source {task}, so its score there"
+                " says less about new texts: "
+                + ("evaluate leaves them out" if is_own else f"{remedy}; then name it: {option} {task}@RUN")
             )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.data.tasks import BEST, Task, task_and_run
 from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest, by_age
+from pipeline.runs.build import same_head
 from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.fields import layers_text
@@ -221,11 +222,14 @@ class Fusion:
         return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"
 
 
-def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
+def starting_adapters(
+    text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int, limit: int | None = None
+) -> tuple[Artifact, ...]:
     """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
 
     If a task has several, the one with the same seed, then the best dev score; one with permuted labels comes last,
-    with a note unless it is named.
+    with a note unless it is named. Of ``task`` itself it is the last one that was trained on other rows than this run
+    will be, with the same head: then the same command, given again, finds its own run finished.
 
     Raises:
         PipelineError: none fits, or a named one does not; the message says why.
@@ -235,21 +239,28 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
         raise PipelineError(
             f"--start-from: an adapter of kind {recipe.adapter.kind} cannot be warm-started (--adapter houlsby can)"
         )
+    names = [] if text == BEST else parse_sources(text, workspace, "--start-from")
+    is_own = any(name.task == task.name for name in names)
+    if is_own and len(names) > 1:
+        raise PipelineError(f"--start-from {text}: name {task.name}, the task itself, alone: its model is continued")
+    rows = workspace.splits.of(task, limit, seed, recipe.extra).fingerprint["train"] if is_own else ""
     weights, verdicts = workspace.backbone.weights_hash, list[Verdict]()
     for artifact in workspace.store.artifacts():
         made = artifact.manifest
-        if made.kind == "adapter" and made.task != task.name:
+        if made.kind == "adapter" and (made.task == task.name) == is_own:
             why = why_other_backbone(made, weights) or why_not_started_from(made.recipe, made.pair, recipe)
+            if is_own and why is None:
+                why = _why_not_continued(made, task, recipe, None if names[0].run else rows)
             verdicts.append((artifact, why))
 
     def problem(name: SourceName, meant: Sequence[Verdict]) -> str:
-        if name.task == task.name:
-            return "that is the task itself"
         return f"adapter {meant[-1][0].manifest.run} {meant[-1][1]}" if meant else name.missing_in(workspace)
 
+    def preference(made: Manifest) -> tuple[Any, ...]:
+        return (not made.recipe.permute_labels, made.finished_at) if is_own else _preference(made, seed)
+
     fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
-    names = [*map(SourceName, fitting)] if text == BEST else parse_sources(text, workspace, "--start-from")
-    chosen = _choose("--start-from", names, verdicts, lambda each: _preference(each, seed), problem)
+    chosen = _choose("--start-from", names or [*map(SourceName, fitting)], verdicts, preference, problem)
     if not chosen:
         raise PipelineError(
             f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
@@ -257,6 +268,22 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
         )
     _tell_controls(chosen, names)
     return tuple(chosen)
+
+
+def _why_not_continued(made: Manifest, task: Task, recipe: Recipe, rows: str | None) -> str | None:
+    """Why an adapter of ``task`` itself, with its head, cannot be trained further; None if it can.
+
+    Args:
+        recipe: of the run to be trained, resolved.
+        rows: the fingerprint of its training rows, which must be other ones; None: they may be the same.
+    """
+    if (made.meaning, made.pair) != (task.meaning, task.is_pair):
+        return "was trained when the task had other classes, another range or another metric"
+    if not same_head(made.recipe, recipe):
+        return "has another head, or reads texts otherwise (--head, --encoding, --pooling)"
+    if made.train_rows == rows:
+        return f"was trained on the present rows: add new ones (tasks add), or name it, {task.name}@{made.run}"
+    return None
 
 
 def _tell_controls(chosen: Iterable[Artifact], names: Iterable[SourceName]) -> None:

@@ -1,5 +1,6 @@
 """tasks add: new rows join a task, and its old rows, above all those of test, stay where they are."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,17 @@ import pandas as pd
 import pytest
 
 from pipeline.data.load import load_all_rows
+from pipeline.data.overlap import row_hashes
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import find_task
+from pipeline.runs.seen import seen_by
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.add_rows import add_rows
+from stages.extract import extract
 from stages.new_task import SPLITS, new_task
+from stages.predict import evaluate
 
 Command = Callable[..., tuple[int, str, str]]
 NAMES = ("Bug", "Lob", "Rechnung")
@@ -80,6 +87,33 @@ def test_what_is_known_is_left_out_and_all_else_is_counted(tmp_path: Path) -> No
     state = {file.name: file.read_bytes() for file in folder.iterdir()}
     assert "nothing is new" in added(folder, pd.concat([mails("new", 30)]))
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == state
+
+
+def test_no_test_row_is_ever_trained_on(workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Two additions, each followed by training that continues the last model."""
+    folder = task_of(mails("old", 120), tmp_path, split="60/20/20")
+    place, recipe = dataclasses.replace(workspace, data=folder.parent), quick("adapter", epochs=1)
+    models = [extract("mails", recipe, place, seed=0).record]
+    for month in ("may", "june"):
+        spoiled = read_table(folder / "test.csv").sample(6, random_state=1)[["text", "label"]]
+        added(folder, pd.concat([mails(month, 30), spoiled]))
+        place = dataclasses.replace(place)  # which reads the task anew
+        models.append(extract("mails", recipe, place, seed=0, start_from="mails").record)
+        assert models[-1].started_from is not None and models[-1].started_from.run == models[-2].run
+        assert not extract("mails", recipe, place, seed=0, start_from="mails").is_new
+    data = load_all_rows(place.task("mails"), folder.parent, test=True)
+    assert data.test is not None and len(data.test) == 24
+    seen = seen_by("mails", models[-1].run, place)
+    assert set(row_hashes(data.train)) <= set(seen["hash"][seen["use"] == "trained"])
+    assert not set(row_hashes(data.test)) & set(seen["hash"])
+    for model in models:
+        scored = evaluate("mails", place, using=model.run, split="test")
+        assert (scored.seen, scored.rows) == (0, 24)
+    # Whatever becomes of the splits, a continued model knows what the first one was trained on.
+    first = texts_of(folder)["train"][:20]
+    write_table(pd.DataFrame({"text": first, "label": "Bug"}), file := tmp_path / "old.csv")
+    with pytest.raises(PipelineError, match="20 of these 20 rows trained or selected the model"):
+        evaluate("mails", place, using=models[-1].run, input_file=file)
 
 
 def test_new_rows_join_the_test_split_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ def test_an_adapter_of_permuted_labels_is_taken_only_where_it_is_named_or_alone(
     assert [each.run for each in chosen(workspace, f"films,meals@{named('1')}")] == [named("3"), named("1")]
 
 
+def test_of_the_task_itself_the_last_adapter_that_is_no_control_is_continued(workspace: Workspace) -> None:
+    task, recipe = workspace.task("films"), Recipe(trainable="adapter")
+    read = {"head": task.head, "pooling": task.pooling}
+    for run, controls in (("1", False), ("3", False), ("2", False), ("4", True)):
+        values = {"meaning": task.meaning, "finished_at": f"2026-01-0{run}T00:00:00+00:00", "dev": 1 / int(run)}
+        keep(workspace, run, recipe={**read, "permute_labels": controls}, **values)
+    (taken,) = starting_adapters("films", task, recipe, workspace, seed=1)
+    assert taken.manifest.run == named("3")
+
+
 @pytest.mark.parametrize("command", ["fuse", "--start-from"])
 def test_an_unnamed_adapter_of_permuted_labels_is_told(
     command: str, workspace: Workspace, capsys: pytest.CaptureFixture[str]

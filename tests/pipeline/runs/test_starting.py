@@ -61,6 +61,27 @@ def test_it_begins_bit_for_bit_as_the_other(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_the_last_model_of_the_task_itself_goes_on_with_its_head(workspace: Workspace, quick: Quick) -> None:
+    def made(settings: dict[str, Any], **options: Any) -> RunRecord:
+        return extract("films", quick("adapter", **{"bottleneck": 32, **settings}), workspace, seed=0, **options).record
+
+    extract("meals", quick("adapter", **LEARNED | {"epochs": 1}), workspace, seed=0)
+    before = made(LEARNED | {"epochs": 1}, limit=40)
+    begun = made(UNTRAINED, start_from="films")
+    assert begun.started_from is not None and begun.started_from.run == before.run
+    ours, theirs = weights(workspace, begun), weights(workspace, before)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    heads = [load_file(artifact(workspace, record).folder / "head.safetensors") for record in (begun, before)]
+    assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[1])
+    assert made(UNTRAINED, start_from="films") == begun  # the same command finds its run finished
+    further = made(UNTRAINED | {"epochs": 2}, start_from=f"films@{begun.run}")
+    assert further.started_from is not None and further.started_from.run == begun.run
+    with pytest.raises(PipelineError, match="has another head"):
+        made(UNTRAINED | {"head": "mlp"}, start_from="films")
+    with pytest.raises(PipelineError, match="was trained on the present rows"):
+        extract("meals", quick("adapter", bottleneck=32), workspace, seed=0, start_from="meals")
+
+
 def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace: Workspace, quick: Quick) -> None:
     """films and meals share their words' meaning; pairs is about something else, and hardly trained."""
     extract("meals", quick("adapter", **LEARNED), workspace, seed=0)
@@ -117,7 +138,8 @@ def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
     [
         ({}, {}, "sst", "sst: no adapter in"),
         ({}, {}, "nothing", "unknown task 'nothing'"),
-        ({}, {}, "films", "films: that is the task itself"),
+        ({}, {}, "films", "films: no adapter in"),
+        ({}, {}, "meals,films", "--start-from meals,films: name films, the task itself, alone"),
         ({}, {}, ",", "--start-from names no task"),
         ({}, {}, "meals,meals", "--start-from names meals more than once"),
         ({}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
