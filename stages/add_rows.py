@@ -3,20 +3,19 @@
 import os
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, is_blank
 from pipeline.data.columns import id_column
+from pipeline.data.label_sets import one_hot
 from pipeline.data.labels import counted
-from pipeline.data.load import has_labels, tables_in
+from pipeline.data.load import is_labelled, tables_in
 from pipeline.data.overlap import row_keys
 from pipeline.data.propose import contradict, ids_of, renames_in, strays
 from pipeline.data.split import split_added
@@ -99,8 +98,8 @@ def add_rows(
             "the test rows stay as they are, so that scores can be compared; --split 80/10/10 adds to them too"
         )
     if task.classes:
-        of = [Counter(own["label"]) for own in added]
-        by_class = [counted(short(name), "/".join(str(each[n]) for each in of)) for n, name in enumerate(task.classes)]
+        of = [one_hot(own["label"].to_numpy(), len(task.classes)).sum(axis=0) for own in added]
+        by_class = [counted(short(name), "/".join(map(str, own))) for name, *own in zip(task.classes, *of, strict=True)]
         lines.append(
             f"new rows by class ({'/'.join(part.split for part in taking)}): {', '.join(few(by_class, _SHOWN))}"
         )
@@ -124,7 +123,7 @@ def _parts(task: Task, folder: Path) -> Iterator[_Part]:
             raise PipelineError(f"{folder}: {len(files)} files of split '{split}': rows are added where there is one")
         for file in files:
             table = read_table(file)
-            labelled = split != "test" or has_labels(task, table)
+            labelled = split != "test" or is_labelled(task, table)
             yield _Part(split, file, table, _rows(task, table, str(file), labelled))
 
 
@@ -141,8 +140,8 @@ def _read(task: Task, table: pd.DataFrame, rename: Sequence[str], where: str) ->
         renames = renames_in(rename, table[label].map(as_label), where)
         table = table.assign(**{label: table[label].map(lambda cell: renames.get(as_label(cell) or "", cell))})
     rows = _rows(task, table, where)
-    low, high = task.range or (-np.inf, np.inf)
-    if outside := rows.index[~rows["label"].between(low, high)].tolist():
+    if task.range is not None and (outside := rows.index[~rows["label"].between(*task.range)].tolist()):
+        low, high = task.range
         raise PipelineError(f"{where}: scores beyond {low:g} and {high:g}, the range of the task: {rows_text(outside)}")
     return table, rows
 
@@ -173,8 +172,8 @@ def _why_left_out(task: Task, parts: Sequence[_Part], rows: pd.DataFrame, where:
         else:
             why.append("whose text is in train with another label, which stays")
             if part.split != "train":
-                its, own = (task.classes[each] if task.classes else each for each in (known, label))
-                conflicts.append(f"row {row}: {shortened(own)}, but {shortened(its)} in row {other} of {part.file}")
+                its, own = (shortened(task.shown(each)) for each in (known, label))
+                conflicts.append(f"row {row}: {own}, but {its} in row {other} of {part.file}")
     if conflicts:
         raise PipelineError(
             f"{where}: {row_count(len(conflicts))} with a text of dev or test and another label: mend one of the two,"

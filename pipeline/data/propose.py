@@ -383,7 +383,7 @@ def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.
     """
     groups = labels.groupby(keys)
     size = groups.transform("size")
-    if kind == "classes":
+    if kind != "score":
         alike = labels.groupby([keys, labels]).transform("size")
         contradicting = alike < size
         agrees = alike >= _CLEAR_MAJORITY * size
