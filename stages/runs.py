@@ -262,6 +262,7 @@ class ListedRun:
             "score": record.value,
             "test": record.test,
             "seed": record.seed,
+            "epochs": record.epochs,
             "finished_at": record.finished_at,
             "bytes": self.size,
         }

@@ -238,7 +238,7 @@ def size_text(size: float) -> str:
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: bool) -> None:
     """Print a line per run that ends with its differences from others of its kind and task; ``none`` if empty."""
-    head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
+    head = "run", "finished", "kind", "task", "seed", "epochs", "metric", "dev", "rows", "test", "on disk", "differs in"
     records = [row.record for row in rows]
     table = [
         (
@@ -247,6 +247,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, none: str, as_json: b
             record.kind,
             record.task,
             str(record.seed),
+            str(record.epochs),
             record.metric,
             f"{record.dev:.4f}",
             dev_rows(record),

@@ -40,7 +40,7 @@ def runs_list(
     kept: Kept = Kept(),
     json: Json = False,
 ) -> None:
-    """Every finished run with its date, task, score on dev and on test rows if it has any, seed and size.
+    """Every finished run with its date, task, seed, epochs, score on dev and on test rows if it has any, and size.
 
     Args:
         task: Only runs that trained on this task.

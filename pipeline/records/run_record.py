@@ -180,6 +180,15 @@ class RunRecord(BaseModel, frozen=True):
         return f"{known} ({processor})" if processor and known.startswith("CPU") else known
 
     @property
+    def epochs(self) -> int:
+        """Epochs that it ran; 0 if it took no steps."""
+        recipe = self.recipe
+        steps = {task: self.recipe_of(task).steps_over(self.scores[task].train_rows) for task in self.trained_on}
+        planned = recipe.planned_epochs(steps)
+        stop = self.best_epoch + (recipe.early_stopping_patience or planned)
+        return next((epoch for epoch in range(stop, planned) if recipe.scored(epoch, planned)), planned)
+
+    @property
     def own(self) -> TaskScore:
         """Its score on the only task that it trained on, or on the first by name."""
         return self.scores[self.trained_on[0]]

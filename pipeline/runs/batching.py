@@ -1,7 +1,7 @@
 """Training batches of a run with one or more tasks, and the outputs of frozen layers that are cached in memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from accelerate import Accelerator
@@ -49,7 +49,8 @@ class Batching:
             (name,) = self.parts
             extend = self._cached(name, model.of(name), splits[name], scorings[name])
         batches = {name: self._batches(name, model.of(name), own, extend) for name, own in splits.items()}
-        return mixed(batches, {name: len(rows.train) for name, rows in self.data.items()}, recipe, self.seed)
+        data = mixed(batches, {name: len(rows.train) for name, rows in self.data.items()}, recipe, self.seed)
+        return replace(data, scored_rows=sum(len(rows.dev) for rows in self.data.values()))
 
     def _cached(
         self, name: str, model: TransferModel, splits: Sequence[TokenisedSplit], scoring: Scoring

@@ -285,6 +285,11 @@ class Recipe(RecipePart):
         epochs = self.usual_epochs if self.epochs is None else self.epochs
         return max(epochs, -(-self.least_steps // steps))
 
+    def planned_epochs(self, batches: Mapping[str, int]) -> int:
+        """Epochs of a run, from the number of batches in a pass over each task; 0 if it takes no steps."""
+        takes_steps = not self.is_averaged and not self.is_solved and all(batches.values())
+        return self.epochs_of(self.joint_steps(batches)) if takes_steps else 0
+
     @property
     def least_steps(self) -> int:
         """``min_steps``; if not set, the default, or none if ``epochs`` is given."""

@@ -42,6 +42,10 @@ class TrainingData:
     batches: Callable[[int, int], Iterator[list[Piece]]]
     batches_per_epoch: int
     epochs: int
+    rows: int = 0
+    """Training rows of an epoch, for messages."""
+    scored_rows: int = 0
+    """Dev rows of a scoring, to estimate its time before the first one."""
 
 
 def fit(
@@ -117,7 +121,7 @@ def fit(
     wrapped, stepped = accelerator.prepare(trained, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, model, trained, optimizer, accelerator, companions)
     parameters = list(trained.parameters())  # listed once: it takes a millisecond
-    shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
+    shown = TrainingProgress(title, data.epochs, data.rows, shown=accelerator.is_main_process)
     run = _Run(
         wrapped, parameters, stepped, recipe, data, add_point, state, interrupts, shown, metric, title, accelerator
     )
@@ -233,8 +237,8 @@ class _Run:
 
     def show(self, tally: _Tally) -> None:
         progress, (mean_loss, speed, seconds) = self.state.progress, tally.so_far()
-        left, is_whole = self._seconds_left(progress.epoch, seconds), bool(progress.curve)
-        self.shown.step(progress.step, self.total, progress.epoch, mean_loss, speed, left, is_whole)
+        left = self._seconds_left(progress.epoch, seconds)
+        self.shown.step(progress.step, self.total, progress.epoch, mean_loss, speed, left)
 
     def score(self, epoch: int) -> None:
         """Score dev after ``epoch``, or at 0 before the first step; keep the weights if they are the best so far."""
@@ -257,7 +261,9 @@ class _Run:
         """Estimated seconds of the remaining steps and of the evaluations from ``epoch`` on, at the pace so far."""
         progress, epochs = self.state.progress, self.data.epochs
         scorings = sum(self.recipe.scored(number, epochs) for number in range(epoch, epochs + 1))
-        scoring = progress.evaluation_seconds / max(len(progress.curve), 1)
+        # Before the first one: a row is trained on in about three passes, and scored in one.
+        untimed = self.data.scored_rows * train_seconds / progress.examples / 3
+        scoring = progress.evaluation_seconds / len(progress.curve) if progress.curve else untimed
         return (self.total - progress.step) * train_seconds / progress.step + scorings * scoring
 
 

@@ -146,7 +146,7 @@ def fit_masked(
         MaskedModel(model),
         recipe=recipe,
         seed=seed,
-        data=TrainingData(batches, recipe.steps_over(len(train)), recipe.epochs_over(len(train))),
+        data=TrainingData(batches, recipe.steps_over(len(train)), recipe.epochs_over(len(train)), len(train)),
         loss=loss,
         evaluate=evaluate,
         metric="masked accuracy",

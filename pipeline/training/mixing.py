@@ -148,4 +148,4 @@ def mixed(parts: Mapping[str, TaskBatches], rows: Mapping[str, int], recipe: Rec
                 seen[task] += 1
             yield pieces
 
-    return TrainingData(batches, batches_per_epoch=steps, epochs=epochs)
+    return TrainingData(batches, batches_per_epoch=steps, epochs=epochs, rows=sum(rows.values()))

@@ -1,18 +1,25 @@
 """Show training progress: a bar on a terminal, and one line per epoch everywhere."""
 
+import math
 import time
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+_TIMED_STEPS, _TIMED_SECONDS = 5, 3.0
+"""How many steps are timed, and for how long, before the time that training takes is announced."""
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class TrainingProgress(Progress):
-    """A bar with loss, examples per second and time left, on stderr; stdout is for results."""
+    """A bar with loss, examples per second and time left, on stderr; stdout is for results.
 
-    def __init__(self, title: str, epochs: int, *, shown: bool = True) -> None:
+    Args:
+        rows: training rows of an epoch.
+    """
+
+    def __init__(self, title: str, epochs: int, rows: int, *, shown: bool = True) -> None:
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -24,25 +31,34 @@ class TrainingProgress(Progress):
             transient=True,
             disable=not (shown and console.is_terminal),
         )
-        self._title, self._epochs, self._shown = title, epochs, shown
+        self._title, self._epochs, self._rows, self._shown = title, epochs, rows, shown
+        self._steps, self._announce_at = 0, time.monotonic() + _TIMED_SECONDS if shown else math.inf
         # Before the first step there is nothing to measure.
         self._bar = self.add_task(f"{title} starts", total=None, measured="", left="")
         self._next_refresh = 0.0
 
     def due(self) -> bool:
-        """Whether to refresh the bar. Reading the loss from a GPU makes the host wait, so not at every step."""
-        return not self.disable and time.monotonic() >= self._next_refresh
+        """Whether to show this step. Reading the loss from a GPU makes the host wait, so not every step."""
+        self._steps, now = self._steps + 1, time.monotonic()
+        return self._is_timed(now) or (not self.disable and now >= self._next_refresh)
 
-    def step(self, done: int, total: int, epoch: int, loss: float, speed: float, left: float, whole: bool) -> None:
-        """Show a step.
+    def _is_timed(self, now: float) -> bool:
+        return self._steps >= _TIMED_STEPS and now >= self._announce_at
+
+    def step(self, done: int, total: int, epoch: int, loss: float, speed: float, left: float) -> None:
+        """Show a step in the bar; once the first ones have been timed, print how long all take.
 
         Args:
             left: estimated seconds of the remaining steps and evaluations.
-            whole: whether that includes evaluations; it does not before the first one has been timed.
         """
+        if self._is_timed(time.monotonic()):
+            self._announce_at = math.inf
+            about = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+            plan = f"{self._epochs} epochs of {self._rows:,} rows, {total:,} steps"
+            console.print(f"{self._title}: {plan}, about {about} left")
         measured = f"loss {loss:.4f}  {speed:.0f} examples/s"
         self._describe(epoch, "", completed=done, total=total, measured=measured)
-        self.update(self._bar, left=f"left {'' if whole else 'over '}{_time(left)}")
+        self.update(self._bar, left=f"left {_time(left)}")
         self._next_refresh = time.monotonic() + 0.5
 
     def scoring(self, epoch: int) -> None:

@@ -150,6 +150,7 @@ def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger:
     _, out, _ = verb("runs", "list", "--kind", "adapter")
     rows = {line.split()[0]: line for line in out}
     assert rows["run"].split()[:3] == ["run", "finished", "kind"] and rows["run"].endswith("on disk  differs in")
+    assert "seed  epochs  metric" in rows["run"]
     assert [each for each in ("limit 100", "started as sts", "batch size 8") if each not in rows["e" * 12]] == []
     assert not {"limit", "started"} & {*rows[FIRST].split()}
     assert "2026-01-01 12:00" in rows[FIRST]

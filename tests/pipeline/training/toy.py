@@ -73,7 +73,7 @@ def train(
         model,
         recipe=Recipe.model_validate(recipe | values),
         seed=seed,
-        data=data or TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS)),
+        data=data or TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS), ROWS, 240),
         loss=loss,
         evaluate=settings.pop("evaluate", negative_error),
         metric="score",
