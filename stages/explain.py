@@ -1,6 +1,7 @@
-"""Explain a fusion's answer for one text: its attention, its adapters' answers, and the answer without each adapter."""
+"""Explain an answer for one text: the words and the adapters that it depends on, and what a fusion listened to."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,8 @@ import pandas as pd
 from pipeline.runs.model import Model, Predicted, Text
 from pipeline.system.errors import PipelineError
 
+MOST_WORDS = 64
+"""Words that are left out one by one, in one batch."""
 SCORE = "score"
 """The label of the only number of a task of scores."""
 
@@ -44,13 +47,15 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
     """The answer of ``model`` for ``text`` beside those of ``singles``, which read as many texts, as JSON has it.
 
     Answers are as :meth:`Answer.listed` gives them; ``without`` has one for each adapter that is left out, where there
-    are several. ``inputs`` has the tokens of each input, a siamese pair being two, and by layer and site the shares
-    (tokens, adapters) of a fusion; CLS pooling computes only the first token in the last layer.
+    are several, and ``words`` has one for each of the first :data:`MOST_WORDS` words. ``inputs`` has the tokens of each
+    input, a siamese pair being two, and by layer and site the shares (tokens, adapters) of a fusion; CLS pooling
+    computes only the first token in the last layer.
 
     Raises:
         PipelineError: the text is not what the model reads, or blank.
     """
-    names = model.adapters
+    names, left_out = model.adapters, words_left_out(text)
+    without = model.predict([rest for *_, rest in left_out], batch_size=MOST_WORDS)
     shares = model.explain(text) if names else pd.DataFrame(columns=["input", "adapter", "share"])
     return {
         "task": model.task,
@@ -75,14 +80,35 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
             {"adapter": name, "answer": _answer(model, text, without=name)}
             for name in (names if len(names) > 1 else ())
         ],
+        "words": [
+            {"text": number, "word": word, "answer": answer_of(predicted).listed()}
+            for (number, word, _), predicted in zip(left_out, without, strict=True)
+        ],
         "inputs": [_input_shares(table, names) for _, table in shares.groupby("input")],
     }
 
 
-def passes_of(model: Model, singles: Sequence[Model]) -> int:
-    """The forward passes of :func:`explain`."""
+def words_left_out(text: Text) -> list[tuple[int, str, Text]]:
+    """For each word of the text or pair, up to :data:`MOST_WORDS`: the number of its text, the word, and what is left.
+
+    A text of one word has none, since a blank text has no answer.
+    """
+    texts = [text] if isinstance(text, str) else [*text]
+    found: list[tuple[int, str, Text]] = []
+    for number, own in enumerate(texts):
+        words = list(re.finditer(r"\S+", own))
+        for word in words if len(words) > 1 else ():
+            rest = f"{own[: word.start()]}{own[word.end() :].lstrip()}"
+            left = rest if isinstance(text, str) else (rest, text[1]) if number == 0 else (text[0], rest)
+            found.append((number, word[0], left))
+    return found[:MOST_WORDS]
+
+
+def passes_of(model: Model, singles: Sequence[Model], text: Text) -> int:
+    """The texts or pairs that :func:`explain` computes."""
     adapters = len(model.adapters)
-    return 1 + len(singles) + (adapters if adapters > 1 else 0) + (1 if adapters else 0)
+    own = 1 + len(singles) + (adapters if adapters > 1 else 0) + (1 if adapters else 0)
+    return own + len(words_left_out(text))
 
 
 def _answer(model: Model, text: Text, without: str | None = None) -> list[dict[str, Any]]:

@@ -104,7 +104,9 @@ class _Pruning:
         prediction = scoring.predict(model)
         ended = time.perf_counter()
         score, table = scoring.scored(prediction)
-        score = score.model_copy(update={"temperature": scoring.temperature(prediction)})
+        score = score.model_copy(
+            update={"dev_interval": scoring.interval(prediction), "temperature": scoring.temperature(prediction)}
+        )
         cost = Cost(
             trainable_parameters=self._trained_parameters(model),
             seconds=round(ended - started, 3),
@@ -135,6 +137,7 @@ class _Pruning:
         changes = {
             "run": self.name,
             "dev": score.dev,
+            "dev_interval": score.dev_interval,
             "temperature": score.temperature,
             "dev_rows": len(rows),
             "dev_fingerprint": self.data.fingerprint["dev"],

@@ -206,7 +206,7 @@ def explain(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Explain a model's answer for one text: the shares of a fusion's adapters, and what changes without each adapter.
+    """Explain a model's answer for one text: what changes without each word, and for a fusion without each adapter.
 
     Args:
         target: The task, or TASK@RUN for one run.
@@ -239,8 +239,6 @@ def explain(
     model.check(inputs, "--text (with --text-b for a pair)")
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
-    if model.kind != "fusion":
-        notice(f"note: only a fusion mixes adapters: --target {task} --using fusion explains one, if the task has one")
 
 
 def serve(

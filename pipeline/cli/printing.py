@@ -147,9 +147,18 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     )
 
 
+_MOST_WORDS = 12
+"""Words of an explanation that are shown: those on which the answer depends most."""
+
+
 def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
-    """Print the answer; each adapter's share, answer, and the answer without it; and the shares at each token."""
-    top, inputs, tables = explained["answer"][0], explained["inputs"], []
+    """Print the answer; the words and the adapters that it depends on; and the shares at each token."""
+    top, inputs = explained["answer"][0], explained["inputs"]
+    tables: list[list[tuple[str, ...]]] = []
+    changes = [(each["word"], _first(each["answer"]), _change(top, each["answer"])) for each in explained["words"]]
+    if changes := sorted(changes, key=lambda change: -abs(change[2]))[:_MOST_WORDS]:
+        effects = [(word, answer, f"{change:+.4f}") for word, answer, change in changes]
+        tables.append([("word", "without it", f"change of {top['label']}"), *effects])
     if rows := list(_adapter_rows(explained)):
         tables.append([("adapter", "share", "by itself", "without it", f"change of {top['label']}"), *rows])
     for number, part in enumerate(inputs):
@@ -169,9 +178,18 @@ def _adapter_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
     for name in dict.fromkeys((*shares, *alone)):
         own, without = alone.get(name, ()), left_out.get(name, ())
-        firsts = (f"{answer[0]['label']} {answer[0]['score']:.4f}" if answer else "-" for answer in (own, without))
-        change = next((f"{x['score'] - top['score']:+.4f}" for x in without if x["label"] == top["label"]), "-")
+        firsts = (_first(answer) if answer else "-" for answer in (own, without))
+        change = f"{_change(top, without):+.4f}" if without else "-"
         yield name, f"{shares[name]:.3f}" if name in shares else "-", *firsts, change
+
+
+def _first(answer: Sequence[Mapping[str, Any]]) -> str:
+    return f"{answer[0]['label']} {answer[0]['score']:.4f}"
+
+
+def _change(top: Mapping[str, Any], answer: Sequence[Mapping[str, Any]]) -> float:
+    """How much higher an answer has the label of another answer."""
+    return float(next(each["score"] for each in answer if each["label"] == top["label"]) - top["score"])
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -49,6 +49,7 @@ class TaskScore(BaseModel, frozen=True, populate_by_name=True):
     metric: Metric
     dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
     rows: Count = Field(description="dev rows")
+    dev_interval: tuple[float, float] | None = Field(None, description="95 % interval of dev over other rows")
     temperature: Temperature = Field(1.0, description="of the model's probabilities, fitted on dev; 1: none")
     test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
     test_rows: Count = Field(0, description="test rows, where dev only chooses")

@@ -69,6 +69,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     dev_rows: int = Field(description="how many rows dev is a score of")
     dev_fingerprint: str = Field(description="fingerprint of these rows")
     part_of_dev: bool = Field(False, description="whether these are a part of the dev split, or rows cut from train")
+    dev_interval: tuple[float, float] | None = Field(None, description="95 % interval of dev over other rows")
     temperature: Temperature = Field(1.0, description="of its probabilities, fitted on these rows; 1: none")
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")

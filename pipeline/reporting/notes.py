@@ -110,7 +110,7 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
         for title, numbers in steps[target].items():
             by_row.setdefault(title, set()).update(numbers)
     starts = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).of)
-    starts = f" Rows that start from trained models: {starts}." if starts else ""
+    starts = f" Methods that start from trained models: {starts}." if starts else ""
     if unlike:
         yield _line("budgets", unlike=listed(unlike), steps="; ".join(_amounts(by_row)), starts=starts)
 

@@ -23,6 +23,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import CosineSimilar, Recipe
 from pipeline.stats.calibration import fit_temperature
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
+from pipeline.stats.paired import score_interval
 from pipeline.training.checkpoint import Companion, Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
@@ -112,6 +113,13 @@ class Scoring:
     def value(self, prediction: Prediction) -> float:
         """The task's metric."""
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
+
+    def interval(self, prediction: Prediction) -> tuple[float, float] | None:
+        """The 95 % interval of :meth:`value` over other rows; None of a single row."""
+        labels = self.rows["label"].to_numpy()
+        if len(labels) < 2:
+            return None
+        return score_interval(self.task.metric, prediction.values, labels, group_numbers(self.rows))
 
     def temperature(self, prediction: Prediction) -> float:
         """The temperature that calibrates a prediction for these rows; 1 for scores and for several labels."""

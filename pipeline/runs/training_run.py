@@ -328,6 +328,7 @@ class TrainingRun:
             "pair": part.task.is_pair,
             "train_rows": len(data.train),
             "limit": part.limit,
+            "dev_interval": scoring.interval(prediction),
             "temperature": scoring.temperature(prediction),
             "dev_in_train": data.dev_in_train,
             "test_in_train": data.test_in_train,
@@ -363,7 +364,7 @@ class TrainingRun:
         if self.kind.artifact or keeps_weights:
             seen = seen_rows(self.data, self._built_on(start), self.workspace)
         if self.kind.artifact:
-            artifact = self._artifact(model, fitted.best_score, scored[self.task.name][0].temperature, sources, seen)
+            artifact = self._artifact(model, fitted.best_score, scored[self.task.name][0], sources, seen)
         elif keeps_weights:
             keep_seen(self.name, seen, self.workspace)
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
@@ -405,7 +406,7 @@ class TrainingRun:
         self,
         model: MultitaskModel,
         dev: float,
-        temperature: float,
+        score: TaskScore,
         sources: Sequence[SourceRun],
         seen: pd.DataFrame,
     ) -> Artifact:
@@ -425,7 +426,8 @@ class TrainingRun:
             meaning=task.meaning,
             metric=task.metric,
             dev=dev,
-            temperature=temperature,
+            dev_interval=score.dev_interval,
+            temperature=score.temperature,
             dev_rows=len(rows),
             dev_fingerprint=self.data[task.name].fingerprint["dev"],
             part_of_dev=self.workspace.splits.chooses_by_part(task, rows),

@@ -225,6 +225,7 @@ class StoreShelf:
                 "range": artifact.manifest.meaning.get("range"),
                 "metric": artifact.manifest.metric,
                 "dev": artifact.manifest.dev,
+                "dev_interval": artifact.manifest.dev_interval,
                 "sources": [source.task for source in artifact.manifest.sources],
                 "best": _key(artifact) in best,
                 "loaded": _key(artifact) in self._memory,
@@ -259,12 +260,12 @@ class StoreShelf:
         self._forget()
         return served
 
-    def explainer(self, name: str) -> tuple[Callable[[Text], dict[str, Any]], int]:
-        """A function that explains the model's answers, with its adapters in memory, and its forward passes."""
+    def explainer(self, name: str, text: Text) -> tuple[Callable[[], dict[str, Any]], int]:
+        """A function that explains the model's answer, with its adapters in memory, and its number of texts."""
         model = self.load(name).model
         singles = [self._load(artifact).model for artifact in model.beside()]
         self._forget()
-        return lambda text: explain(model, text, singles), passes_of(model, singles)
+        return lambda: explain(model, text, singles), passes_of(model, singles, text)
 
     def refresh(self) -> int:
         """Reload the store's listing and changed models; returns how many tasks got another model.

@@ -138,22 +138,23 @@ class Service:
         listed = [result.listed(body.transform, body.top_k) for result in results]
         return listed[0] if single and body.parameters is None else listed
 
-    def read(self, model: Any, inputs: Any) -> tuple[list[Text], bool]:
-        """The checked texts or pairs for the model, and whether the request holds just one."""
+    def read(self, model: Any, inputs: Any, single_name: str = "inputs") -> tuple[list[Text], bool]:
+        """The checked texts or pairs for the model, and whether the request holds just one, which has a name."""
         texts, single = texts_of(inputs, model.is_pair)
         if len(texts) > self.limits.max_batch:
             raise too_large(
                 f"inputs has {len(texts)} texts or pairs, more than {self.limits.max_batch}: send fewer at once"
             )
         try:
-            checked = [model.check(text, _where(number, single)) for number, text in enumerate(texts)]
+            names = [single_name if single else _where(number, single) for number in range(len(texts))]
+            checked = list(map(model.check, texts, names))
         except PipelineError as error:
             raise unfit(str(error)) from None
         for number, text in enumerate(checked):
             longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
             if longest > self.limits.max_text:
                 raise too_large(
-                    f"{_where(number, single)} has {longest} characters, more than {self.limits.max_text}: shorten it"
+                    f"{names[number]} has {longest} characters, more than {self.limits.max_text}: shorten it"
                 )
         return checked, single
 
@@ -199,12 +200,12 @@ class Service:
 
     async def explain(self, name: str, body: ExplainBody) -> dict[str, Any]:
         model = await self.model(name)
-        (text, *others), single = self.read(model, body.inputs)
+        (text, *others), single = self.read(model, body.inputs, "the text")
         if others or not single:
             raise unfit("inputs is a list: an explanation is of one text or pair")
-        explained, passes = await self._named(name, self.shelf.explainer)
-        # An explanation with more passes than the queue holds is computed when nothing else waits.
-        (result,) = await self.compute(lambda _: [explained(text)], [text], min(passes, self.limits.max_queue))
+        explained, passes = await self._named(name, lambda name: self.shelf.explainer(name, text))
+        # An explanation of more texts than the queue holds is computed when nothing else waits.
+        (result,) = await self.compute(lambda _: [explained()], [text], min(passes, self.limits.max_queue))
         return result
 
 

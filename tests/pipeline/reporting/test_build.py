@@ -235,7 +235,7 @@ def test_notes_name_rows_as_the_tables_do(seeds: list[int], tmp_path: Path) -> N
     for expected in (
         f"Precisions are mixed (full fine-tuning fp32; {'; '.join(f'{title} bf16' for title in both + warm)}):",
         f"Optimiser steps of a run differ on sst: full fine-tuning 96; {both[0]} 48; {both[1]} 48; {warm[0]} 96;"
-        f" {warm[1]} 96. Rows that start from trained models: {'; '.join(both + warm)}.",
+        f" {warm[1]} 96. Methods that start from trained models: {'; '.join(both + warm)}.",
         f"{both[0]}, learning_rate 3e-05 (highest) in 1 of 1; {both[1]}, learning_rate 3e-05 (highest) in 1 of 1.",
         f"(full fine-tuning 1; adapter 1; {warm[0]} 1; {warm[1]} 1; {both[0]} 3; {both[1]} 3)",
     ):

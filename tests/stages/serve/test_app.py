@@ -83,8 +83,8 @@ class FakeShelf:
             raise PipelineError("damaged: train it again")
         return self.served[name]
 
-    def explainer(self, name: str) -> tuple[Callable[[Any], dict[str, Any]], int]:
-        return lambda text: {"text": text, "task": name}, 5
+    def explainer(self, name: str, text: Any) -> tuple[Callable[[], dict[str, Any]], int]:
+        return lambda: {"text": text, "task": name}, 5
 
     def refresh(self) -> int:
         self.refreshed += 1

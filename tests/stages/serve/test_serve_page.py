@@ -76,7 +76,7 @@ def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
 
 
 def ask(page: Page, first: str, second: str | None = None, model: str = "films") -> None:
-    page.locator("#model").select_option(model)
+    page.locator("#model").select_option(page.locator(f"#model optgroup[label={model}] option").first.inner_text())
     page.fill("#first", first)
     if second is not None:
         page.fill("#second", second)
@@ -92,14 +92,21 @@ def cells(page: Page, table: str) -> list[list[str]]:
 
 def test_the_page_shows_what_the_server_says(show: Callable[..., Page], address: str) -> None:
     page = show()
-    assert page.locator("#model option").all_inner_texts() == ["films (fusion)", "meals (adapter)", "pairs (fusion)"]
-    assert page.locator("#model").input_value() == "films"
+    listed = {each["name"]: each for each in httpx.get(f"{address}/models").json()["models"]}
+    shown = page.locator("#model option").all_inner_texts()
+    assert [text.rpartition(", run")[0] or text for text in shown] == [
+        "{task}, {kind}, {metric} {dev:.3f} ({0:.3f} to {1:.3f})".format(*each["dev_interval"], **each)
+        for each in sorted(listed.values(), key=lambda each: (each["task"], -each["best"], -each["dev"]))
+    ]
+    assert listed[page.locator("#model").input_value()]["best"]
     assert not page.locator("#second").is_visible()
     ask(page, FILM)
     found = httpx.post(f"{address}/models/films/explain", json={"inputs": FILM}, timeout=60).json()
     labels = [f"{each['label']} {each['score']:.3f}" for each in found["answer"]]
-    assert [" ".join(text.split()) for text in page.locator("#answer > div").all_inner_texts()] == labels
-    assert found["run"] in page.locator("#run").inner_text()
+    assert [" ".join(text.split()) for text in page.locator(".answer > div").all_inner_texts()] == labels
+    assert found["run"] in page.locator(".run").inner_text()
+    assert page.locator(".words span").all_inner_texts() == FILM.split()
+    assert cells(page, ".words-table")[0][0] == "good"
     alone = {each["task"]: each["answer"][0] for each in found["singles"]}
     top = found["answer"][0]
     expected = []
@@ -113,23 +120,35 @@ def test_the_page_shows_what_the_server_says(show: Callable[..., Page], address:
             f"{rest['label']} {rest['score']:.3f}",
             f"{'−' if change < 0 else '+'}{abs(change):.3f}",
         ])  # fmt: skip
-    assert cells(page, "#adapters") == expected
-    assert cells(page, "#others")[0][0] == "meals"
+    assert cells(page, ".adapters") == expected
+    assert cells(page, "#others")[0][0] == "meals" and not page.locator("#others").is_visible()
+
+
+def test_two_models_stand_side_by_side(show: Callable[..., Page]) -> None:
+    page = show()
+    page.get_by_role("button", name="Use an example").click()
+    page.locator("#beside").select_option(page.locator("#beside optgroup[label=films] option").first.inner_text())
+    page.locator("#first").press("Control+Enter")
+    page.locator("#ask:enabled").wait_for()
+    boxes = page.locator(".model").evaluate_all("all => all.map(each => each.getBoundingClientRect())")
+    assert len(boxes) == 2 and boxes[0]["y"] == boxes[1]["y"] and boxes[0]["right"] < boxes[1]["x"]
+    kinds = page.locator(".run").all_inner_texts()
+    assert kinds[0].startswith("fusion films") and kinds[1].startswith("adapter films")
 
 
 @pytest.mark.long
 def test_a_pair_has_two_texts_and_an_adapter_no_shares(show: Callable[..., Page]) -> None:
     page = show()
-    page.locator("#model").select_option("pairs")
+    page.locator("#model").select_option(page.locator("#model optgroup[label=pairs] option").first.inner_text())
     assert page.locator("#second").is_visible()
     ask(page, *PAIR, model="pairs")
-    assert page.locator("#answer > div").count() == 1
-    assert page.locator("#answer dt").inner_text() == "score"
-    assert not page.locator("#answer .bar").is_visible()
-    assert [row[0] for row in cells(page, "#adapters")] == ["films", "meals", "pairs"]
+    assert page.locator(".answer > div").count() == 1
+    assert page.locator(".answer dt").inner_text() == "score"
+    assert not page.locator(".answer .bar").is_visible()
+    assert [row[0] for row in cells(page, ".adapters")] == ["films", "meals", "pairs"]
     ask(page, FILM, model="meals")
-    assert page.locator("#answer > div").count() == 2
-    for part in ("#adapters-part", "#shares-part"):
+    assert page.locator(".answer > div").count() == 2
+    for part in (".adapters-part", ".shares-part"):
         assert not page.locator(part).is_visible()
 
 
@@ -137,13 +156,13 @@ def test_what_is_wrong_is_said_and_then_fixed(show: Callable[..., Page]) -> None
     page = show()
     ask(page, "   ")
     alert = page.get_by_role("alert")
-    assert "a blank text has no prediction" in alert.inner_text()
+    assert "Write a text first" in alert.inner_text()
     assert not page.locator("#result").is_visible()
     ask(page, "very " * 40)
     assert not alert.is_visible()
-    assert page.locator("#cut").inner_text() == "Cut: the text has 42 tokens, and the model reads 24."
+    assert page.locator(".cut").inner_text() == "Cut: reads 24 of 42 tokens."
     ask(page, FILM)
-    assert not page.locator("#cut").is_visible()
+    assert not page.locator(".cut").is_visible()
 
 
 def test_a_text_that_is_html_stays_a_text_and_the_policy_stops_scripts(show: Callable[..., Page], address: str) -> None:
