@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,14 +26,16 @@ from pipeline.runs.seen import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Precision
+from pipeline.stats.calibration import Surer, calibration_error, surer
 from pipeline.stats.ensembling import combine
-from pipeline.stats.metrics import METRICS, ClassScore, LargestClass, class_scores, largest_class, score
+from pipeline.stats.metrics import METRICS, ClassScore, class_scores, confusion, score
 from pipeline.stats.paired import score_interval
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, make_all
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.process_group import on_main_process
+from stages.baselines import Baseline, baselines, training_rows
 
 # The recipe keys that decide an adapter's inputs and sites. Adapters with equal values can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
@@ -309,8 +311,18 @@ class Evaluation:
     """95 % interval over examples; rows that share texts count as one."""
     classes: tuple[ClassScore, ...]
     """In the task's order; empty for scores."""
-    largest_class: LargestClass | None
-    """The score of always predicting the largest class; None for scores."""
+    confusion: tuple[tuple[int, ...], ...]
+    """Rows of each class (first index) that are predicted as each class, in the task's order; empty if not classes."""
+    temperature: float
+    """The model's; 1: its probabilities are those of training."""
+    calibration_error: float | None
+    """Expected calibration error, 0 to 1, of the probabilities with the temperature; None if not classes."""
+    raw_calibration_error: float | None
+    """The same of the probabilities of training."""
+    surer: tuple[Surer, ...]
+    """For rising thresholds; empty for scores."""
+    baselines: tuple[Baseline, ...]
+    """Empty if they were not asked for."""
     mean_absolute_error: float | None
     """In units of the task's scores; None for classes."""
     seen: int
@@ -334,9 +346,6 @@ class Evaluation:
     """Rows longer than ``max_length``, the number of tokens that the model reads."""
     max_length: int
 
-    def summary(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def evaluate(
     target: str,
@@ -347,16 +356,22 @@ def evaluate(
     split: Literal["dev", "test"] = "dev",
     batch_size: int = 64,
     precision: Precision = "auto",
+    raw: bool = False,
+    errors_file: Path | None = None,
+    with_baselines: bool = False,
 ) -> Evaluation:
     """Score a model on the labelled rows of a file, or of a split of the task.
 
     Args:
-        using: as for ``predict``.
+        using, raw: as for ``predict``.
+        errors_file: a table to write of the rows with a wrong class, surest first; for scores of all rows, largest
+            error first.
+        with_baselines: fit :func:`stages.baselines.baselines` too, in seconds to a minute.
 
     Raises:
         PipelineError: no such model, unfit or unlabelled rows, or fewer than 20 rows that the model has not seen.
     """
-    task, left_out = workspace.task(target), 0
+    task, left_out, form = workspace.task(target), 0, ""
     if input_file is None:
         splits = workspace.splits
         is_test = split == "test"
@@ -365,17 +380,26 @@ def evaluate(
         else:
             rows = splits.published(task).dev
     else:
-        table = read_input(input_file).rows.drop(columns="id", errors="ignore")
+        given = read_input(input_file)
+        table, form = given.rows.drop(columns="id", errors="ignore"), given.form
         where = name_of(input_file)
         rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, is_scored=True)
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
     models = models_for([task], target, using, workspace, ())
-    left, seen = _seen(rows, task, models.runs, workspace, scores_selected=input_file is None and split == "dev")
+    known = pd.concat([seen_by(task.name, run, workspace) for run in models.runs])
+    left, seen = _seen(rows, task, known, scores_selected=input_file is None and split == "dev")
     rows = rows[~left].reset_index(drop=True)
     _check_scorable(rows["label"], task)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
-        prediction, cut = models.predict({task.name: rows}, (), batch_size, accelerator)[task.name]
+        trained, cut = models.predict({task.name: rows}, (), batch_size, accelerator)[task.name]
+        calibrated = trained.calibrated(models.temperature(task.name))
+        prediction, instead = trained if raw else calibrated, tuple[Baseline, ...]()
+        if with_baselines:
+            train = training_rows(task, known, workspace, is_split=input_file is None)
+            instead = baselines(prediction.values, rows, train, models.passes[0][0], accelerator)
+    if errors_file is not None and accelerator.is_main_process:
+        write_table(_errors(task, rows, prediction), errors_file, form)
     labels, values, (kind, run) = rows["label"].to_numpy(), prediction.values, models.names[0]
     low, high = task.range or (-np.inf, np.inf)
     return Evaluation(
@@ -387,7 +411,12 @@ def evaluate(
         score=score(task.metric, values, labels),
         interval=score_interval(task.metric, values, labels, group_numbers(rows)),
         classes=class_scores(values, labels, task.classes) if task.classes else (),
-        largest_class=largest_class(labels, task.classes, task.metric) if task.classes else None,
+        confusion=confusion(values, labels, len(task.classes)) if task.classes else (),
+        temperature=models.temperature(task.name),
+        calibration_error=calibration_error(calibrated, labels) if task.kind == "classes" else None,
+        raw_calibration_error=calibration_error(trained, labels) if task.kind == "classes" else None,
+        surer=surer(prediction, labels) if task.classes else (),
+        baselines=instead,
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         **seen,
         left_out=left_out,
@@ -395,6 +424,20 @@ def evaluate(
         cut=cut.rows,
         max_length=cut.max_length,
     )
+
+
+def _errors(task: Task, rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
+    """The table of ``evaluate --errors``, with the task's names of columns; see :func:`evaluate`."""
+    texts = dict(zip(("text_a", "text_b"), task.text, strict=False))
+    labels, values = rows["label"].to_numpy(), prediction.values
+    table = rows[["id", *texts]].rename(columns=texts)
+    if not task.classes:
+        values, error = (np.round(each, _decimals(task)) for each in (values, np.abs(values - labels)))
+        table = table.assign(**{task.label: labels, "prediction": values, "error": error})
+        return table.sort_values("error", ascending=False, kind="stable")
+    table[task.label], table["prediction"] = ([*map(task.shown, each)] for each in (labels, values))
+    table["confidence"] = prediction.confidence.astype(np.float64).round(4)
+    return table[labels != values].sort_values("confidence", ascending=False, kind="stable")
 
 
 def _check_scorable(labels: pd.Series, task: Task) -> None:
@@ -408,14 +451,14 @@ def _check_scorable(labels: pd.Series, task: Task) -> None:
 
 
 def _seen(
-    rows: pd.DataFrame, task: Task, runs: Sequence[str], workspace: Workspace, *, scores_selected: bool
+    rows: pd.DataFrame, task: Task, known: pd.DataFrame, *, scores_selected: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Which ``rows`` (n,) to leave out because the models of ``runs`` have seen their text, and how many were seen how.
+    """Which ``rows`` (n,) to leave out because a model has seen their text (``known``), and how many were seen how.
 
     Raises:
         PipelineError: fewer than :data:`_FEWEST` rows are left.
     """
-    overlaps = overlap(rows, pd.concat([seen_by(task.name, run, workspace) for run in runs]))
+    overlaps = overlap(rows, known)
     none = np.zeros(len(rows), bool)
 
     def among(name: str, *uses: str) -> int | None:

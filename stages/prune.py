@@ -22,6 +22,7 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.seen import seen_rows
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
+from pipeline.stats.calibration import fit_temperature
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from pipeline.training.memory import peak_memory_mb, reset_peak_memory
@@ -104,9 +105,8 @@ class _Pruning:
         prediction = scoring.predict(model)
         ended = time.perf_counter()
         score, table = scoring.scored(prediction)
-        score = score.model_copy(
-            update={"dev_interval": scoring.interval(prediction), "temperature": scoring.temperature(prediction)}
-        )
+        temperature = fit_temperature(prediction, rows["label"].to_numpy())
+        score = score.model_copy(update={"dev_interval": scoring.interval(prediction), "temperature": temperature})
         cost = Cost(
             trainable_parameters=self._trained_parameters(model),
             seconds=round(ended - started, 3),

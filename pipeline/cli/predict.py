@@ -107,11 +107,14 @@ def evaluate(
     using: str = "auto",
     input: TableFile | None = None,
     split: Literal["dev", "test"] | None = None,
+    errors: Path | None = None,
+    skip_baselines: Flag = False,
+    raw: Raw = False,
     passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Score a trained model on labelled rows that it has not seen, overall and by class.
+    """Score a trained model on labelled rows that it has not seen, beside simple baselines, and by class.
 
     Rows whose text stands in those that the model, or one that it builds on, was trained or selected on are left out.
     Only --split dev scores the rows that selected the model.
@@ -123,6 +126,9 @@ def evaluate(
         input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
             of the task).
         split: The split to score if there is no --input (dev).
+        errors: Table to write of the rows with a wrong class, surest first; for scores of all rows, largest error
+            first.
+        skip_baselines: Score the model alone, without fitting TF-IDF and frozen vectors on its training rows.
     """
     places.check(target)
     if input is not None:
@@ -130,6 +136,8 @@ def evaluate(
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
     check_models(target, using, places.task, places.store, places.reports)
+    if errors is not None:
+        check_output(errors, input or STANDARD, "--errors")
     announce(LIBRARIES)
     from stages import predict as stage
 
@@ -141,6 +149,9 @@ def evaluate(
         split=split or "dev",
         batch_size=passes.batch_size,
         precision=passes.precision,
+        raw=raw,
+        errors_file=errors,
+        with_baselines=not skip_baselines,
     )
     print_evaluation(evaluation, json)
     _tell_cut(evaluation.cut, evaluation.max_length, evaluation.rows, evaluation.task)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from stages.runs import ListedRun, RunDescription, Usage
 
 
-_MOST_CLASSES = 10
+_MOST_CLASSES, _LONGEST_NAME = 12, 24
 """In a table."""
 
 
@@ -120,7 +120,7 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
 
 
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
-    """Print which rows the model has seen, its score on the others with an interval, and the scores by class.
+    """Print which rows the model has seen, and its score on the others: beside the baselines, by class, by confidence.
 
     With many classes, only those with the most errors.
     """
@@ -129,21 +129,27 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         counts["to select its epoch"] = evaluation.selected_on
     counts |= {f"in the rows of {source}": count for source, count in evaluation.seen_by_sources.items()}
     known = {evaluation.task: evaluation.trained_on, **evaluation.seen_by_sources}
-    shown = evaluation.classes
-    if len(shown) > _MOST_CLASSES:
-        shown = tuple(sorted(shown, key=lambda each: -each.errors)[:_MOST_CLASSES])
-    table = [["class", "rows", "precision", "recall", "F1"]]
-    for each in shown:
+    numbered = list(enumerate(evaluation.classes))
+    if len(numbered) > _MOST_CLASSES:
+        numbered = sorted(numbered, key=lambda each: -each[1].errors)[:_MOST_CLASSES]
+    others = [number for number in range(len(evaluation.classes)) if number not in dict(numbered)]
+    heads = [*map(str, range(1, len(numbered) + 1)), *(["other"] if others else [])]
+    table, confusion = [["class", "rows", "precision", "recall", "F1"]], [["true \\ predicted", *heads]]
+    for place, (number, each) in enumerate(numbered, start=1):
         shares = ("-" if share is None else f"{share:.4f}" for share in (each.precision, each.recall, each.f1))
         table.append([each.name, f"{each.rows}", *shares])
+        row = evaluation.confusion[number] if evaluation.confusion else [0] * len(evaluation.classes)
+        cells = [*(row[other] for other, _ in numbered), *([sum(row[other] for other in others)] if others else [])]
+        confusion.append([f"{place} {each.name:.{_LONGEST_NAME}}", *map(str, cells)])
     print_filled(
         "evaluation",
-        evaluation.summary(),
+        asdict(evaluation),
         as_json,
         it=evaluation,
         seen=[f"{count} {what}" for what, count in counts.items() if count],
         unknown=[name for name, count in known.items() if count is None],
         table=table,
+        confusion=confusion,
     )
 
 

@@ -161,17 +161,17 @@ def _recognised(content: bytes, suffix: str, where: str) -> str:
     return ".csv" if suffix in _JSON and _HEADER.match(content) else suffix
 
 
-def check_output(output_file: Path, input_file: Path) -> None:
+def check_output(output_file: Path, input_file: Path, option: str = "--output") -> None:
     """Fail before any work is done if the table cannot be written, or would replace the input."""
     suffix_of(output_file)
     if output_file == STANDARD:
         return
     with writing(output_file):
         if output_file.is_dir():
-            raise PipelineError(f"--output {output_file}: this is a folder: name a file in it")
+            raise PipelineError(f"{option} {output_file}: this is a folder: name a file in it")
         is_file = input_file != STANDARD and input_file.exists()
         if is_file and output_file.exists() and output_file.samefile(input_file):
-            raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
+            raise PipelineError(f"{option} {output_file} is the input file, which would be lost: name another file")
     atomic.check_writable(output_file)
 
 

@@ -21,7 +21,6 @@ from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import CosineSimilar, Recipe
-from pipeline.stats.calibration import fit_temperature
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
 from pipeline.stats.paired import score_interval
 from pipeline.training.checkpoint import Companion, Progress, Scores
@@ -120,12 +119,6 @@ class Scoring:
         if len(labels) < 2:
             return None
         return score_interval(self.task.metric, prediction.values, labels, group_numbers(self.rows))
-
-    def temperature(self, prediction: Prediction) -> float:
-        """The temperature that calibrates a prediction for these rows; 1 for scores and for several labels."""
-        if prediction.probabilities is None or self.task.kind == "labels":
-            return 1.0
-        return fit_temperature(prediction.probabilities, self.rows["label"].to_numpy())
 
     def scored(self, prediction: Prediction, tested: Prediction | None = None) -> tuple[TaskScore, pd.DataFrame]:
         """The scores of a dev prediction and of a ``test`` prediction, and their table.

@@ -32,6 +32,7 @@ from pipeline.runs.weights import save_artifact, save_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
+from pipeline.stats.calibration import fit_temperature
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
@@ -329,7 +330,7 @@ class TrainingRun:
             "train_rows": len(data.train),
             "limit": part.limit,
             "dev_interval": scoring.interval(prediction),
-            "temperature": scoring.temperature(prediction),
+            "temperature": fit_temperature(prediction, scoring.rows["label"].to_numpy()),
             "dev_in_train": data.dev_in_train,
             "test_in_train": data.test_in_train,
             "start": start,
@@ -364,7 +365,7 @@ class TrainingRun:
         if self.kind.artifact or keeps_weights:
             seen = seen_rows(self.data, self._built_on(start), self.workspace)
         if self.kind.artifact:
-            artifact = self._artifact(model, fitted.best_score, scored[self.task.name][0], sources, seen)
+            artifact = self._artifact(model, scored[self.task.name][0], sources, seen)
         elif keeps_weights:
             keep_seen(self.name, seen, self.workspace)
             weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
@@ -403,12 +404,7 @@ class TrainingRun:
         ledger.finish(record, fitted.curve, {name: table for name, (_, table) in scored.items()}, attention)
 
     def _artifact(
-        self,
-        model: MultitaskModel,
-        dev: float,
-        score: TaskScore,
-        sources: Sequence[SourceRun],
-        seen: pd.DataFrame,
+        self, model: MultitaskModel, score: TaskScore, sources: Sequence[SourceRun], seen: pd.DataFrame
     ) -> Artifact:
         """What trained, put into the store."""
         request, task, backbone = self.request, self.task, self.backbone
@@ -425,7 +421,7 @@ class TrainingRun:
             pair=task.is_pair,
             meaning=task.meaning,
             metric=task.metric,
-            dev=dev,
+            dev=score.dev,
             dev_interval=score.dev_interval,
             temperature=score.temperature,
             dev_rows=len(rows),

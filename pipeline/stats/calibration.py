@@ -1,10 +1,11 @@
 """Calibration: whether a class that gets a probability of .8 is right 8 times in 10, and a temperature that helps."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from pipeline.data.label_sets import are_sets
 from pipeline.data.metric_names import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from pipeline.data.prediction import Prediction
 
@@ -14,19 +15,20 @@ _BINS = 10
 _THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
-def fit_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature with the lowest cross entropy (Guo et al. 2017, section 4.2); 1 with fewer than 20 rows.
+def fit_temperature(prediction: Prediction, labels: np.ndarray) -> float:
+    """The temperature with the lowest cross entropy (Guo et al. 2017); 1 with fewer than 20 rows, and
+    for scores and label sets.
 
     If all rows are right, the cross entropy alone has no minimum. So 1 / (B + 2) of each label is spread over the other
     classes (Platt 1999): of the next B + 2 rows, one is expected to be wrong.
 
     Args:
-        probabilities: (B, C), positive where a class is possible.
         labels: (B,), 0 to C - 1.
     """
-    rows, classes = probabilities.shape
-    if rows < _FEWEST:
+    rows, probabilities = len(labels), prediction.probabilities
+    if probabilities is None or are_sets(labels) or rows < _FEWEST:
         return 1.0
+    classes = probabilities.shape[1]
     logs = np.log(np.maximum(probabilities.astype(np.float64), np.finfo(np.float32).tiny))
     logs -= logs.max(axis=1, keepdims=True)
     spread = 1 / (rows + 2)
@@ -52,7 +54,8 @@ def calibration_error(prediction: Prediction, labels: np.ndarray) -> float:
     return float(np.abs(np.bincount(bins, (prediction.values == labels) - confidence)).sum() / len(labels))
 
 
-class Surer(NamedTuple):
+@dataclass(frozen=True)
+class Surer:
     """The rows whose predicted class has a probability above a threshold."""
 
     above: float

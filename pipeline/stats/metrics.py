@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pipeline.data.label_sets import are_sets, as_computed, as_matrix, as_sets, one_hot
+from pipeline.data.label_sets import are_sets, as_computed, as_matrix, one_hot
 from pipeline.data.metric_names import Metric
 
 
@@ -302,12 +302,15 @@ class ClassScore:
         return self.rows + self.predicted - 2 * self.right
 
 
-@dataclass(frozen=True)
-class LargestClass:
-    """The class with the most rows, and the score of always answering it."""
+def confusion(predictions: np.ndarray, labels: np.ndarray, classes: int) -> tuple[tuple[int, ...], ...]:
+    """Rows of each class (first index) that are predicted as each class, from predictions (B,) and labels (B,).
 
-    name: str
-    score: float
+    Empty for label sets, whose rows belong to several.
+    """
+    if are_sets(labels):
+        return ()
+    counts = one_hot(labels, classes).T.astype(int) @ one_hot(predictions, classes)
+    return tuple(map(tuple, counts.tolist()))
 
 
 def class_scores(predictions: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> tuple[ClassScore, ...]:
@@ -330,10 +333,3 @@ def class_scores(predictions: np.ndarray, labels: np.ndarray, names: Sequence[st
         )
         for name, rows, found, right in counts
     )
-
-
-def largest_class(labels: np.ndarray, names: Sequence[str], metric: Metric) -> LargestClass:
-    """The largest class of ``labels`` (B,), class numbers or label sets; the first of equally large ones."""
-    largest = int(one_hot(labels, len(names)).sum(axis=0).argmax())
-    always: Any = as_sets(np.arange(len(names)) == largest) if are_sets(labels) else largest
-    return LargestClass(names[largest], score(metric, np.full(len(labels), always), labels))

@@ -6,19 +6,22 @@ Ranking intermediate tasks by such proxies over frozen encoders comes close to t
 Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task selection").
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_1samp
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.data.label_sets import are_sets, as_matrix, one_hot
+from pipeline.data.label_sets import are_sets, as_matrix, as_sets, one_hot
 
 LEAST_ROWS = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 _STRENGTHS = np.logspace(-5, 0, 6)  # C of logistic regression on standardised vectors
+_WORD_ALPHAS, _WORD_STRENGTHS = np.logspace(-2, 2, 5), np.logspace(-1, 3, 5)  # for TF-IDF vectors, whose length is 1
 _NEVER = 1e4
 """How far the output of a class without training rows lies below all others."""
 
@@ -90,17 +93,35 @@ def solve(
     if classes is None:
         ridge = RidgeCV(_ALPHAS).fit(scaled, labels.astype(float))
         weight, bias = ridge.coef_[None], np.array([ridge.intercept_])
-    elif are_sets(labels):
-        pairs = [_logistic(scaled, held.astype(int), 2, balanced) for held in as_matrix(labels).T]
-        weight, bias = np.array([w[1] - w[0] for w, _ in pairs]), np.array([b[1] - b[0] for _, b in pairs])
     else:
-        weight, bias = _logistic(scaled, labels.astype(int), classes, balanced)
+        weight, bias = _logistic(scaled, labels, classes, balanced)
     weight = weight / scaler.scale_
     return weight, bias - weight @ scaler.mean_
 
 
-def _logistic(scaled: np.ndarray, labels: np.ndarray, classes: int, balanced: bool) -> tuple[np.ndarray, np.ndarray]:
-    present, counts = np.unique(labels, return_counts=True)
+def predict_from_words(
+    texts: Sequence[str], labels: np.ndarray, tested: Sequence[str], classes: int | None
+) -> np.ndarray:
+    """Predictions (B,) for B ``tested`` texts by regression on TF-IDF of words and pairs of words.
+
+    Regression and choice of the penalty are as in :func:`solve`. Raises ValueError if no text has a word.
+    """
+    vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    known, new = vectors.fit_transform(texts), vectors.transform(tested)
+    if classes is None:
+        return RidgeCV(_WORD_ALPHAS).fit(known, labels).predict(new)
+    weight, bias = _logistic(known, labels, classes, False, _WORD_STRENGTHS)
+    outputs = new @ weight.T + bias
+    return as_sets(outputs > 0) if are_sets(labels) else outputs.argmax(axis=1)
+
+
+def _logistic(
+    scaled: Any, labels: np.ndarray, classes: int, balanced: bool, strengths: np.ndarray = _STRENGTHS
+) -> tuple[np.ndarray, np.ndarray]:
+    if are_sets(labels):
+        pairs = [_logistic(scaled, held.astype(int), 2, balanced, strengths) for held in as_matrix(labels).T]
+        return np.array([w[1] - w[0] for w, _ in pairs]), np.array([b[1] - b[0] for _, b in pairs])
+    present, counts = np.unique(labels.astype(int), return_counts=True)
     weight, bias = np.zeros((classes, scaled.shape[1])), np.full(classes, -_NEVER)
     if len(present) == 1:
         bias[present] = 0
@@ -109,10 +130,10 @@ def _logistic(scaled: np.ndarray, labels: np.ndarray, classes: int, balanced: bo
     folds = min(5, counts.min())
     if folds > 1:
         splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-        search = GridSearchCV(model, {"C": _STRENGTHS}, scoring="neg_log_loss", cv=splits)
+        search = GridSearchCV(model, {"C": strengths}, scoring="neg_log_loss", cv=splits)
         model = search.fit(scaled, labels).best_estimator_
     else:  # a class with one row cannot be held out
-        model = model.set_params(C=_STRENGTHS[len(_STRENGTHS) // 2]).fit(scaled, labels)
+        model = model.set_params(C=strengths[len(strengths) // 2]).fit(scaled, labels)
     if len(present) == 2:  # one decision stands for both
         weight[present], bias[present] = [0 * model.coef_[0], model.coef_[0]], [0, model.intercept_[0]]
     else:

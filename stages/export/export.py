@@ -247,20 +247,10 @@ def export(
 def _restored(target: Target) -> Trained:
     kept, workspace = target.trained, target.workspace
     model = restore(kept, target.task, workspace)
-    if not isinstance(kept, Artifact):
-        return Trained(target.task, target.recipe, model, workspace.backbone, target.run, kept.kind, target.temperature)
-    manifest, adapters = kept.manifest, tuple(workspace.store.adapters_of(kept.manifest))
-    return Trained(
-        target.task,
-        target.recipe,
-        model,
-        workspace.backbone,
-        target.run,
-        manifest.kind,
-        manifest.temperature,
-        kept,
-        adapters,
-    )
+    artifact = kept if isinstance(kept, Artifact) else None
+    adapters = () if artifact is None else tuple(workspace.store.adapters_of(artifact.manifest))
+    read = target.task, target.recipe, model, workspace.backbone
+    return Trained(*read, target.run, target.kind, target.temperature, artifact, adapters)
 
 
 def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:

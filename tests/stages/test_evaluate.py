@@ -41,8 +41,12 @@ def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
         rows[column] = [f"{text} {split} {number}" for number, text in enumerate(rows[column])]
         rows.to_csv(folder / f"{split}.csv", index=False)
     place = dataclasses.replace(workspace, data=folder.parent)
-    record = extract(name, quick("adapter"), place, seed=0, limit=48).record
-    found = evaluate(name, place, using="adapter")
+    made = extract(name, quick("adapter"), place, seed=0, limit=48)
+    record, found = made.record, evaluate(name, place, using="adapter", with_baselines=True)
+    assert found.baselines[2].score == pytest.approx(made.probe.dev)  # the same 48 rows
+    assert [each.gain for each in found.baselines] == [
+        pytest.approx(found.score - each.score) for each in found.baselines
+    ]
     assert (found.run, found.rows, found.seen, found.selecting) == (record.run, 40, 0, 40)
     assert found.score == pytest.approx(record.dev)
     assert found.interval[0] < found.score < found.interval[1]
@@ -50,6 +54,11 @@ def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
     assert (new.seen, new.trained_on, new.selected_on, new.rows) == (0, 0, 0, 40)
     with pytest.raises(PipelineError, match="40 of these 40 rows"):
         evaluate(name, place, using=record.run, input_file=folder / "dev.csv")
+    (folder / "train.csv").unlink()
+    alone = dataclasses.replace(workspace, data=folder.parent)
+    apart = evaluate(name, alone, using=record.run, input_file=folder / "new.csv", with_baselines=True)
+    assert [each.skipped for each in apart.baselines] == ["", *["its training rows are not here"] * 2]
+    assert apart.score == new.score
 
 
 FILES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
@@ -106,27 +115,48 @@ def test_what_a_file_has_is_scored_and_told(
 def test_the_command_prints_score_and_interval(workspace, quick, films, capsys: pytest.CaptureFixture[str]) -> None:
     record = extract("films", quick("adapter"), workspace, seed=0).record
     capsys.readouterr()
-    assert main(["evaluate", "--target=films", f"--input={films}", "--json", *places(workspace)]) == 0
+    arguments = [f"--input={films}", f"--errors={(wrong := films.with_name('wrong.csv'))}", "--json"]
+    assert main(["evaluate", "--target=films", *arguments, *places(workspace)]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
     assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)
     assert f"accuracy {summary['score']:.4f} (95 % CI {summary['interval'][0]:.4f} to" in lines[1]
-    assert lines[2] == f"always answering good, the largest class: accuracy {summary['largest_class']['score']:.4f}"
-    assert lines[3].split() == ["class", "rows", "precision", "recall", "F1"]
-    for line, scores in zip(lines[4:6], summary["classes"], strict=True):
+    assert lines[2].startswith("instead of the model") and lines[3].startswith("always ")
+    for line, each in zip(lines[3:6], summary["baselines"], strict=True):
+        assert line.startswith(each["name"]) and f"{each['score']:.4f}" in line
+        assert each["gain"] == pytest.approx(summary["score"] - each["score"])
+        assert each["gain_interval"][0] <= each["gain"] <= each["gain_interval"][1]
+    assert lines[6].split() == ["class", "rows", "precision", "recall", "F1"]
+    for line, scores in zip(lines[7:9], summary["classes"], strict=True):
         assert line.split()[:2] == [scores["name"], f"{scores['rows']}"]
+    matrix = summary["confusion"]
+    assert [line.split() for line in lines[10:12]] == [
+        ["1", "bad", *map(str, matrix[0])],
+        ["2", "good", *map(str, matrix[1])],
+    ]
+    assert [sum(row) for row in matrix] == [each["rows"] for each in summary["classes"]]
+    rows = pd.read_csv(wrong)
+    assert [*rows] == ["id", "sentence", "label", "prediction", "confidence"]
+    assert len(rows) == matrix[0][1] + matrix[1][0] and (rows["label"] != rows["prediction"]).all()
+    assert rows["confidence"].is_monotonic_decreasing and {*rows["label"]} <= {"bad", "good"}
+    assert 0 <= summary["calibration_error"] <= 1 and "expected calibration error" in lines[-1]
     assert sum(each["right"] for each in summary["classes"]) == round(40 * summary["score"])
     assert summary["mean_absolute_error"] is None
     assert "trained on none of these 40 rows" in lines[0]
 
 
-def test_of_scores_the_mean_absolute_error_is_printed(workspace, quick, capsys: pytest.CaptureFixture[str]) -> None:
-    record = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record
-    found = evaluate("pairs", workspace, using=record.run)
+def test_of_scores_the_mean_absolute_error_is_printed(
+    workspace, quick, tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, wrong = extract("pairs", quick("adapter", epochs=1), workspace, seed=0).record, tmp_path / "wrong.parquet"
+    found = evaluate("pairs", workspace, using=record.run, with_baselines=True, errors_file=wrong)
+    assert pd.read_parquet(wrong)["error"].is_monotonic_decreasing and len(pd.read_parquet(wrong)) == found.rows
+    assert [each.skipped for each in found.baselines] == ["", "", ""]
+    assert found.baselines[0].score == 0 and ", the mean" in found.baselines[0].name
     saved = workspace.ledger.predictions(record.run)
     assert found.rows == len(saved)
     assert found.mean_absolute_error == pytest.approx((saved["prediction"] - saved["label"]).abs().mean(), rel=1e-4)
-    assert (found.classes, found.largest_class) == ((), None)
+    assert (found.classes, found.confusion, found.surer, found.calibration_error) == ((), (), (), None)
     capsys.readouterr()
     print_evaluation(found, as_json=False)
     assert f"mean absolute error: {found.mean_absolute_error:.4f}" in capsys.readouterr().out.splitlines()
@@ -136,14 +166,17 @@ def test_of_many_classes_those_with_the_most_errors_are_printed(
     workspace, quick, films, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
-    classes = tuple(ClassScore(f"c{n}", 9, 9, 9 - n % 7, 0.5, 0.5, None) for n in range(12))
+    classes = tuple(ClassScore(f"c{n}", 9, 9, 9 - n % 7, 0.5, 0.5, None) for n in range(14))
     found = dataclasses.replace(evaluate("films", workspace, using=record.run, input_file=films), classes=classes)
+    found = dataclasses.replace(found, confusion=tuple((1,) * 13 + (5,) for _ in range(14)))
     capsys.readouterr()
     print_evaluation(found, as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[4:14]] == ["c6", "c5", "c4", "c11", "c3", "c10", "c2", "c9", "c1", "c8"]
-    assert lines[4].split() == ["c6", "9", "0.5000", "0.5000", "-"]
-    assert lines[14] == "the 10 of 12 classes with the most errors; --json has all"
+    assert [int(line.split()[0][1:]) for line in lines[3:15]] == [6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8]
+    assert lines[3].split() == ["c6", "9", "0.5000", "0.5000", "-"]
+    assert lines[15].split() == ["true", "\\", "predicted", *map(str, range(1, 13)), "other"]
+    assert lines[16].split() == ["1", "c6", "1", "5", *["1"] * 10, "2"]
+    assert lines[28] == "the 12 of 14 classes with the most errors; --json has all"
 
 
 @pytest.mark.parametrize(

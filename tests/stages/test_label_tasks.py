@@ -70,7 +70,7 @@ def test_a_model_answers_everywhere_with_the_label_sets_that_it_was_scored_by(ow
     (name,) = adapter.trained_on
     unseen = rows(60, 1)
     unseen.astype({"film": int}).to_csv(tmp_path / "new.csv", index=False)
-    scores = evaluate(name, own, using="adapter", input_file=tmp_path / "new.csv")
+    scores = evaluate(name, own, using="adapter", input_file=tmp_path / "new.csv", with_baselines=True)
     predict(name, tmp_path / "new.csv", tmp_path / "out.csv", own, using="adapter", batch_size=64, precision="auto")
     table = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
     probabilities = table[[f"probability_{each}" for each in CLASSES]].to_numpy()
@@ -82,7 +82,9 @@ def test_a_model_answers_everywhere_with_the_label_sets_that_it_was_scored_by(ow
     right = unseen[CLASSES].to_numpy(bool)
     assert scores.score == pytest.approx(f1_score(right, probabilities > 0.5, average="micro"))
     assert scores.interval[0] < scores.score < scores.interval[1]
-    assert scores.largest_class is not None and scores.largest_class.score < scores.score
+    always, words, vectors = scores.baselines
+    assert always.score < scores.score and 0 <= words.score <= 1 and 0 <= vectors.score <= 1
+    assert (scores.confusion, scores.calibration_error, scores.temperature) == ((), None, 1) and scores.surer
     assert [one.rows for one in scores.classes] == right.sum(axis=0).tolist()
     model = load(name, store=own.store_root, data=own.data, backbone=own.backbone_name)
     texts = [*pd.read_csv(own.data / "moods/dev.csv")["sentence"]]

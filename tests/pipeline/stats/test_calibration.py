@@ -18,7 +18,7 @@ def test_the_temperature_that_made_the_labels_is_found_and_undoes_what_it_did(te
     likely = softmax(logits / temperature, axis=1)
     labels = (likely.cumsum(axis=1) < RNG.random((len(logits), 1))).sum(axis=1)
     raw = Prediction(logits.argmax(axis=1), softmax(logits, axis=1).astype(np.float32))
-    found = fit_temperature(raw.probabilities, labels)
+    found = fit_temperature(raw, labels)
     assert found == pytest.approx(temperature, rel=0.05)
     calibrated = raw.calibrated(found)
     assert (calibrated.values == calibrated.probabilities.argmax(axis=1)).all()
@@ -32,20 +32,21 @@ def test_the_temperature_that_made_the_labels_is_found_and_undoes_what_it_did(te
 def test_with_one_confidence_for_all_rows_the_temperature_is_known(right: int, rows: int) -> None:
     """The cross entropy is least where the confidence is the share of right rows, of which one row is spread."""
     logit, labels = 2.0, (np.arange(rows) >= right).astype(int)
-    probabilities = np.tile(softmax([logit, 0]), (rows, 1))
+    prediction = Prediction(np.zeros(rows, int), np.tile(softmax([logit, 0]), (rows, 1)))
     share = (right * (rows + 1) + (rows - right)) / (rows * (rows + 2))
     expected = logit / math.log(share / (1 - share)) if share > 0.5 else 20  # no temperature swaps the classes
-    assert fit_temperature(probabilities, labels) == pytest.approx(expected, rel=1e-3)
+    assert fit_temperature(prediction, labels) == pytest.approx(expected, rel=1e-3)
 
 
 def test_few_rows_fit_no_temperature_and_certain_answers_no_endless_one() -> None:
-    certain = np.eye(3, dtype=np.float32)[np.arange(60) % 3]
-    assert fit_temperature(certain[:19], np.arange(19) % 3) == 1
+    certain = Prediction(np.arange(60) % 3, np.eye(3, dtype=np.float32)[np.arange(60) % 3])
+    assert fit_temperature(certain.on(np.arange(60) < 19), np.arange(19) % 3) == 1
     for labels in (np.arange(60) % 3, (np.arange(60) + 1) % 3):
         found = fit_temperature(certain, labels)
         assert 0.05 <= found <= 20 and fit_temperature(certain, labels) == found
-        assert np.isfinite(Prediction(np.arange(60) % 3, certain).calibrated(found).probabilities).all()
-    assert Prediction(np.array([1.5]), None).calibrated(2).values.tolist() == [1.5]
+        assert np.isfinite(certain.calibrated(found).probabilities).all()
+    scores = Prediction(np.ones(60), None)
+    assert (scores.calibrated(2).values == 1).all() and fit_temperature(scores, np.ones(60)) == 1
 
 
 def test_the_calibration_error_and_the_surest_rows_are_those_counted_by_hand() -> None:

@@ -12,7 +12,7 @@ from pipeline.stats.metrics import (
     Metric,
     best_threshold,
     class_scores,
-    largest_class,
+    confusion,
     load_metric,
     overall,
     pearson,
@@ -129,7 +129,6 @@ def test_the_metrics_of_the_whole_are_those_of_its_classes(seed: int, classes: i
             assert each.f1 == pytest.approx(2 * each.precision * each.recall / (each.precision + each.recall))
 
 
-@pytest.mark.parametrize(("metric", "value"), [("accuracy", 0.5), ("balanced-accuracy", 1 / 3), ("macro-f1", 2 / 9)])
-def test_the_largest_class_is_scored_by_the_metric(metric: str, value: float) -> None:
-    found = largest_class(np.array([1, 0, 2, 1, 1, 0]), NAMES, metric)
-    assert (found.name, found.score) == ("b", pytest.approx(value))
+def test_the_confusion_matrix_counts_true_classes_by_predicted_ones() -> None:
+    found = confusion(np.array([1, 0, 0, 1, 1]), np.array([1, 0, 2, 1, 0]), 4)
+    assert found == ((1, 1, 0, 0), (0, 2, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0))

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining, solve
+from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining, predict_from_words, solve
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
@@ -116,3 +118,23 @@ def test_a_score_is_solved_by_ridge_regression() -> None:
     weight, bias = solve(VECTORS, 2 + VECTORS @ DIRECTION, None)
     np.testing.assert_allclose(VECTORS @ weight[0] + bias[0], 2 + VECTORS @ DIRECTION, atol=0.5)
     assert weight.shape == (1, 32)
+
+
+@pytest.mark.parametrize("classes", [3, None])
+def test_words_predict_as_scikit_learn_does(classes: int | None) -> None:
+    words = np.array(["good", "bad", "plain", "film", "meal", "room", "very", "not"])
+    texts = [" ".join(RNG.choice(words, 6)) for _ in range(90)]
+    wanted = np.array([(text.count("good") - text.count("bad")) for text in texts])
+    wanted = wanted if classes is None else np.clip(wanted, -1, 1) + 1
+    vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    known, new = vectors.fit_transform(texts[:60]), vectors.transform(texts[60:])
+    if classes is None:
+        expected = RidgeCV(np.logspace(-2, 2, 5)).fit(known, wanted[:60]).predict(new)
+    else:
+        folds = StratifiedKFold(5, shuffle=True, random_state=0)
+        search = {"C": np.logspace(-1, 3, 5)}
+        model = GridSearchCV(LogisticRegression(max_iter=2000), search, scoring="neg_log_loss", cv=folds)
+        expected = model.fit(known, wanted[:60]).predict(new)
+    assert predict_from_words(texts[:60], wanted[:60], texts[60:], classes) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="empty vocabulary"):
+        predict_from_words(["!", "?"], np.array([0, 1]), texts, classes)

@@ -1,0 +1,107 @@
+"""What one could use instead of a model, on the rows that it is scored on: the largest class, words, frozen vectors.
+
+They are fitted on the task's labelled rows that trained the model, which its hashes tell.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+
+from pipeline.data.label_sets import as_sets, one_hot
+from pipeline.data.load import has_rows
+from pipeline.data.overlap import row_hashes
+from pipeline.data.split import group_numbers
+from pipeline.data.tasks import Task
+from pipeline.runs.kept_models import Target
+from pipeline.runs.probing import MOST_ROWS, probe_prediction
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from pipeline.stats.paired import paired_difference, score_interval
+from pipeline.stats.probe import predict_from_words
+from pipeline.system.errors import PipelineError
+from pipeline.training.process_group import on_main_process
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A simple system on the rows that a model is scored on."""
+
+    name: str
+    skipped: str = ""
+    """Why it was not fitted; empty if it was."""
+    score: float | None = None
+    interval: tuple[float, float] | None = None
+    """95 %, as that of the model."""
+    gain: float | None = None
+    """The model's score minus this one."""
+    gain_interval: tuple[float, float] | None = None
+    """95 % interval of this paired difference."""
+
+
+def training_rows(task: Task, seen: pd.DataFrame, workspace: Workspace, is_split: bool) -> pd.DataFrame:
+    """The task's labelled rows in the workspace that trained a model with these ``seen`` rows; none if unknown.
+
+    Args:
+        is_split: whether the task's splits are read anyway; otherwise nothing is downloaded for them.
+    """
+    trained = seen.loc[(seen["task"] == task.name) & (seen["use"] == "trained"), "hash"]
+    with suppress(PipelineError):  # unreadable rows must not prevent a score
+        if is_split or any(has_rows(task, folder) for folder in workspace.splits.folders):
+            data = workspace.splits.published(task)
+            rows = pd.concat([data.train, data.dev], ignore_index=True)
+            return rows[np.isin(row_hashes(rows), trained)].reset_index(drop=True)
+    return pd.DataFrame({"label": []})
+
+
+def baselines(
+    values: np.ndarray, rows: pd.DataFrame, train: pd.DataFrame, target: Target, accelerator: Accelerator
+) -> tuple[Baseline, ...]:
+    """The baselines fitted on ``train``, scored on ``rows`` (B,), for which ``target`` predicts ``values`` (B,).
+
+    Without rows to train on, the largest class or mean is that of ``rows``.
+    """
+    task, labels, groups = target.task, rows["label"].to_numpy(), group_numbers(rows)
+    is_score, known = task.kind == "score", (rows if train.empty else train)["label"].to_numpy()
+    usual = known.mean() if is_score else one_hot(known, len(task.classes)).sum(axis=0).argmax()
+    always = f"{usual:.4g}, the mean" if is_score else task.classes[int(usual)]
+    usual = as_sets(np.arange(len(task.classes)) == usual) if task.kind == "labels" else usual
+    regression = "ridge" if is_score else "logistic"
+    skipped = f"{len(train):,} rows would take minutes" if len(train) > MOST_ROWS else ""
+    skipped = "its training rows are not here" if train.empty else skipped
+
+    def scored(name: str, fit: Callable[[], np.ndarray], skipped: str = skipped) -> Baseline:
+        if skipped:
+            return Baseline(name, skipped)
+        try:
+            answers = fit()
+        except ValueError as error:  # texts without a word
+            return Baseline(name, str(error))
+        value, interval = score(task.metric, answers, labels), score_interval(task.metric, answers, labels, groups)
+        gain = paired_difference(task.metric, [values], [answers], labels, groups=groups).comparison()
+        return Baseline(name, "", value, interval, gain.difference, gain.interval)
+
+    def of_words() -> np.ndarray:
+        classes = None if is_score else len(task.classes)
+        return on_main_process(lambda: predict_from_words(_texts(train), known, _texts(rows), classes))
+
+    def of_vectors() -> np.ndarray:
+        read, workspace = target.recipe, target.workspace
+        asked = Recipe(trainable="probe", max_length=read.max_length, precision=read.precision)
+        recipe = workspace.resolve(asked, task)
+        return probe_prediction(task, train, rows, recipe, workspace.backbone_for(recipe), accelerator).values
+
+    return (
+        scored(f"always {always}", lambda: np.full(len(rows), usual), ""),
+        scored(f"words (TF-IDF), {regression} regression", of_words),
+        scored(f"frozen vectors, {regression} regression", of_vectors),
+    )
+
+
+def _texts(rows: pd.DataFrame) -> list[str]:
+    texts = rows["text_a"] + " " + rows["text_b"] if "text_b" in rows else rows["text_a"]
+    return texts.tolist()
