@@ -53,9 +53,9 @@ def _row(setting: Setting, data: Path, tasks: list[str], name: str) -> Row:
     total = dry_run(study, places).total
     seconds = time.process_time() - started
     estimate, jobs = Estimate(places), in_order(jobs_of(study, plan(study)).values())
-    work = {kind: sum(estimate.work(job).training for job in jobs if job.kind == kind) for kind in methods}
+    work = {kind: sum(estimate.work(job)[0] for job in jobs if job.kind == kind) for kind in methods}
     tuned = parse_study({**values, "methods": ["full"]}, "scaling")
-    single = sum(estimate.work(job).training for job in in_order(jobs_of(tuned, plan(tuned)).values()))
+    single = sum(estimate.work(job)[0] for job in in_order(jobs_of(tuned, plan(tuned)).values()))
     return {
         "tasks": len(tasks),
         "study": name,

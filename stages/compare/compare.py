@@ -53,7 +53,7 @@ class DryRun:
 def dry_run(study: Study, workspace: Workspace) -> DryRun:
     """Check a study as :func:`compare` does, and count its runs without training."""
     study, _, jobs = _prepare(study, workspace)
-    estimate = Estimate(jobs.workspace)
+    estimate = Estimate(jobs.workspace, jobs.jobs)
     missing, runs = set(jobs.to_train), [job for job in jobs.jobs if not job.is_choice]
 
     def planned(title: str, own: Sequence[Job]) -> PlannedRow:
@@ -83,7 +83,7 @@ def compare(
     if executor is not None and process_count() > 1:
         raise PipelineError("--jobs and --executor start processes themselves: leave accelerate launch out")
     study, wanted, jobs = _prepare(study, workspace, keep_weights)
-    progress = Progress(jobs, Estimate(jobs.workspace))
+    progress = Progress(jobs, Estimate(jobs.workspace, jobs.jobs))
     progress.begin(study.name)
     for _ in range(2):  # a second time for runs on models that were trained again with another result
         if not jobs.missing:

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +21,10 @@ from stages.compare.plan import Job
 
 _MOST = 1000
 """Maximum number of runs to learn from; reading more takes long and adds little."""
+_HEADS = "frozen", "probe"
+"""Kinds that keep what the backbone computed, so that their runs tell nothing of others."""
+_NEAR_ONE = 0.1
+"""Weight of the prior that all kinds and tasks cost the same, beside a run's weight of 1; of hardware, a hundredth."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +43,38 @@ class Duration:
         return f"{'more than' if self.unknown else 'about'} {about}"
 
 
-class Work(NamedTuple):
-    """The work of a run: rows trained on, over all epochs, and rows scored."""
-
-    trained: float
-    scored: float
-    training: float
-    """Rows trained on times passes; a forward pass counts one, a backward pass two."""
+_Like = tuple[str, str, tuple[Method, bool], frozenset[str]]
+"""Runs whose rows cost alike: the hash of their backbone's weights, hardware, kind and whether they build on others,
+tasks."""
 
 
 class Estimate:
-    """Estimates the seconds of a job: its rows times the seconds per row in finished runs of its method and backbone.
+    """Estimates the seconds of a job: its rows times the seconds per row in finished runs like it.
 
-    Runs on the same task are preferred. Additional terms of the loss count as additional passes.
+    Without any, a fit to all runs on its backbone tells these: they are proportional to what the model reads of a row,
+    and to factors of hardware, kind and tasks, which are near 1 until several runs show otherwise. Additional terms of
+    the loss count as additional passes. The hardware is that of the latest run.
+
+    Args:
+        jobs: all jobs of the study, with the tasks whose rows are measured.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, jobs: Iterable[Job] = ()) -> None:
         self.workspace = workspace
         self._runs: dict[str, str] = {}
         """The finished runs learned from, with the hash of their backbone's weights."""
-        self._spent = defaultdict[tuple[str, Method, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
-        """Rows and seconds of training and scoring, by backbone, method and tasks (None: all tasks)."""
-        self._works: dict[Job, Work] = {}
-        for name in workspace.ledger.newest(_MOST):
+        self._hardware = ""
+        self._spent = defaultdict[_Like, np.ndarray](lambda: np.zeros((2, 2)))
+        """Passes over rows, and seconds, of training and scoring."""
+        self._works: dict[Job, np.ndarray] = {}
+        self._fitted: dict[_Like, float | None] = {}
+        self._characters: dict[str, float] = {}
+        """What a model reads of a row, on average; a token has about four."""
+        for task in map(workspace.task, {part.task for job in jobs for part in job.parts}):
+            rows = workspace.splits.of(task, None, 0).dev.filter(regex="^text_")
+            read = sum(rows[name].str.len().mean() for name in rows)
+            self._characters[task.name] = min(read, 4 * task.max_length)
+        for name in reversed(workspace.ledger.newest(_MOST)):
             # The command that needs a damaged record reports it.
             with suppress(PipelineError):
                 if (record := workspace.ledger.find(name)) is not None:
@@ -76,13 +88,13 @@ class Estimate:
         train = {task: record.scores[task].train_rows for task in record.trained_on}
         if 0 in train.values():  # nothing was trained, as in a pruned fusion
             return
-        self._runs[record.run] = weights
+        self._runs[record.run], self._hardware = weights, record.hardware
         scores, cost = [record.scores[task] for task in record.trained_on], record.cost
-        work = _work(record.recipe, train, [score.rows for score in scores])
-        training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
-        spent = [[work.training, work.scored], [training, cost.seconds - training]]
-        for tasks in (None, frozenset(record.trained_on)):
-            self._spent[weights, record.kind, tasks] += spent
+        trained, work = _work(record.recipe, train, [score.rows for score in scores])
+        training = min(trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
+        like = weights, record.hardware, (record.kind, bool(record.chosen_from)), frozenset(record.trained_on)
+        self._spent[like] += [work, [training, cost.seconds - training]]
+        self._fitted.clear()
 
     def learned_from(self, jobs: Iterable[Job]) -> int:
         """Number of finished runs on the backbones of ``jobs``."""
@@ -95,24 +107,43 @@ class Estimate:
         return Duration(sum(seconds for seconds in times if seconds is not None) / at_once, times.count(None))
 
     def seconds(self, job: Job) -> float | None:
-        """The time of a job; None if no run of its method has finished on its backbone."""
+        """The time of a job; None if no run on its backbone tells."""
         if KINDS[job.kind].is_ensemble:
             return 0.0
-        weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
-        known = [key for key in ((weights, job.kind, tasks), (weights, job.kind, None)) if key in self._spent]
-        if not known:
-            return None
         if job not in self._works:
             self._works[job] = self.work(job)
-        rows, seconds = self._spent[known[0]]
-        work = np.array([self._works[job].training, self._works[job].scored])
-        return float((work * seconds / np.maximum(rows, 1)).sum())
+        tasks = frozenset(part.task for part in job.parts)
+        like = self._weights(job), self._hardware, (job.kind, bool(job.needs)), tasks
+        if like in self._spent:
+            rows, seconds = self._spent[like]
+            return float(self._works[job] @ (seconds / np.maximum(rows, 1)))
+        if like not in self._fitted:
+            self._fitted[like] = self._fit(like)
+        rate = self._fitted[like]
+        return None if rate is None else rate * float(self._works[job].sum())
+
+    def _fit(self, like: _Like) -> float | None:
+        """Seconds per pass over a row, by a ridge regression on other runs on the backbone."""
+        same = [each for each in self._spent if each[0] == like[0]]
+        others = [each for each in same if (each[2][0] in _HEADS) == (like[2][0] in _HEADS)]
+        if not others:
+            return None
+        every = [*others, like]
+        factors = dict.fromkeys(factor for each in every for factor in each[1:])
+        usual = np.mean([*self._characters.values()] or [1.0])
+        lengths = np.log([np.mean([self._characters.get(task, usual) for task in each[3]]) for each in every])
+        spent = np.maximum([self._spent[each].sum(axis=1) for each in others], 1e-9)
+        costs = np.log(spent[:, 1] / spent[:, 0])
+        has = np.array([[1, *(factor in each[1:] for factor in factors)] for each in every], dtype=float)
+        ridge = np.diag([0.0, *(_NEAR_ONE / (100 if isinstance(factor, str) else 1) for factor in factors)])
+        fit = np.linalg.solve(has[:-1].T @ has[:-1] + ridge, has[:-1].T @ (costs - lengths[:-1]))
+        return float(np.exp(lengths[-1] + has[-1] @ fit))
 
     def _weights(self, job: Job) -> str:
         return self.workspace.on(job.backbone).backbone.weights_hash
 
-    def work(self, job: Job) -> Work:
-        """The work of a training job."""
+    def work(self, job: Job) -> np.ndarray:
+        """Passes over rows of a training job, trained on and scored."""
         workspace, recipe = self.workspace, job.parts[0].recipe
         data = {
             task.name: workspace.splits.of(task, limit, job.seed, own.extra)
@@ -120,19 +151,20 @@ class Estimate:
         }
         recipe = recipe.model_copy(update=recipe.budget)
         train = {task: len(rows.train) for task, rows in data.items()}
-        return _work(recipe, train, [len(rows.dev) for rows in data.values()])
+        return _work(recipe, train, [len(rows.dev) for rows in data.values()])[1]
 
 
-def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> Work:
-    steps = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in train.items()})
-    batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
-    epochs = 0 if recipe.is_averaged else recipe.epochs_of(steps)
-    scores_start = recipe.score_start or recipe.is_averaged
+def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> tuple[float, np.ndarray]:
+    """Rows trained on, over all epochs; passes over them and over rows scored. A backward pass counts as two."""
+    passes = {task: recipe.steps_over(rows) for task, rows in train.items()}
+    batches = recipe.joint_steps(passes) * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
+    epochs = recipe.planned_epochs(passes)
+    scores_start = recipe.score_start or not epochs
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(scores_start)
     # Batches are full but for a pass's last one.
-    share = sum(train.values()) / sum(map(recipe.steps_over, train.values()))
+    share = sum(train.values()) / sum(passes.values())
     trained = batches * share * epochs
-    return Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))
+    return trained, np.array([trained * (3 + extra_passes(recipe)), scorings * sum(dev)])
 
 
 class Progress:

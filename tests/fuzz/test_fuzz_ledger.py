@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -26,7 +27,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 from stages.compare.plan import Job
-from stages.compare.progress import Estimate, Work
+from stages.compare.progress import Estimate
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
@@ -64,7 +65,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 def known_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are on the backbone of the runs, which has no files, and as long as can be told without data."""
     monkeypatch.setattr(Estimate, "_weights", lambda *_: "hash of nano")
-    monkeypatch.setattr(Estimate, "work", lambda *_: Work(96.0, 24.0, 288.0))
+    monkeypatch.setattr(Estimate, "work", lambda *_: np.array([288.0, 24.0]))
 
 
 def use(reports: Path, run: str) -> None:

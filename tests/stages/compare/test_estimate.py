@@ -1,7 +1,9 @@
 """The time that a study will take, against runs with known times."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.records.run_record import Cost, RunRecord, TaskScore
@@ -75,7 +77,7 @@ def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspa
     estimate.learn(run_of(workspace, "full", "pairs", cost=slow))
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(14)
     assert estimate.seconds(job("full", "pairs", epochs=2)) == pytest.approx(140)
-    assert estimate.seconds(job("full", "meals", epochs=2)) == pytest.approx(77)
+    assert 14 < estimate.seconds(job("full", "meals", epochs=2)) < 140
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,55 @@ def test_joint_training_takes_as_long_as_its_rule_has_steps(
 
 
 def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) -> None:
-    assert estimate.seconds(job("adapter", "films")) is None
-    estimate.learn(run_of(workspace, "adapter", "films", backbone={"weights": "another"}))
-    assert estimate.seconds(job("adapter", "films")) is None
-    both = [job("adapter", "films"), job("full", "films", epochs=2)]
+    """A head says nothing of what passes through the backbone cost, nor another backbone of this one."""
+    assert estimate.seconds(job("frozen", "films")) is None
+    estimate.learn(run_of(workspace, "frozen", "films", backbone={"weights": "another"}))
+    both = [job("frozen", "films"), job("full", "films", epochs=2)]
     assert estimate.total(both) == Duration(pytest.approx(14), 1)
+
+
+COSTS = {"adapter": 0.8, "full": 1.0, "sequential": 1.0, "fusion": 0.9}
+READ = {"films": 40.0, "meals": 110.0, "pairs": 450.0}
+"""Characters that a model reads of a row."""
+EPOCHS = {"films": 8, "meals": 2, "pairs": 3}
+
+
+@pytest.mark.parametrize("draw", range(20))
+def test_the_time_left_is_within_a_third_of_the_truth_after_the_first_run(draw: int, workspace: Workspace) -> None:
+    """Seconds are invented: of any hardware, for what a row has to read, and of kinds and tasks that are a tenth dearer
+    or cheaper than that. A fusion also chooses its sources. Earlier runs were on hardware a hundred times faster."""
+    random = np.random.default_rng(draw)
+    own = {name: random.uniform(0.9, 1.1) for name in (*COSTS, *READ)}
+    speed = 10 ** random.uniform(-5, -1)
+
+    def run(job: Job, faster: float = 1, **changes: Any) -> RunRecord:
+        task, epochs = job.task, EPOCHS[job.task]
+        row = speed / faster * COSTS[job.kind] * own[job.kind] * READ[task] * own[task] * random.uniform(0.95, 1.05)
+        seconds = row * epochs * (3 * 96 + 40) * (1.2 if job.kind == "fusion" else 1)
+        score = TaskScore(metric="accuracy", dev=0.5, rows=40, recipe=job.parts[0].recipe, train_rows=96)
+        cost = Cost(trainable_parameters=1, seconds=seconds, examples_per_second=1 / row / 3, peak_memory_mb=1.0)
+        return run_of(workspace, job.kind, task, scores={task: score}, cost=cost, **changes)
+
+    kinds = random.permutation([*COSTS])
+    cells = [(seed, kind, task) for seed in range(3) for kind in kinds for task in READ]
+    jobs = [replace(job(kind, task, epochs=EPOCHS[task]), seed=seed) for seed, kind, task in cells]
+    runs = [run(job, run=f"here-{number}") for number, job in enumerate(jobs)]
+    estimate = Estimate(workspace)
+    estimate._characters = READ
+    for task in READ:
+        there = {"provenance": {"hardware": "a GPU"}, "run": f"there-{task}"}
+        estimate.learn(run(job("adapter", task, epochs=EPOCHS[task]), faster=100, **there))
+    for done in range(1, len(jobs)):
+        estimate.learn(runs[done - 1])
+        left = estimate.total(jobs[done:])
+        assert left.unknown == 0
+        assert left.seconds == pytest.approx(sum(run.cost.seconds for run in runs[done:]), rel=1 / 3), done
+
+
+def test_a_model_reads_no_more_characters_than_it_has_tokens_for(workspace: Workspace) -> None:
+    estimate = Estimate(workspace, [job("full", "films"), job("full", "pairs")])
+    dev = {task: workspace.splits.of(workspace.task(task), None, 0).dev for task in ("films", "pairs")}
+    films = dev["films"]["text_a"].str.len().mean()
+    pairs = sum(dev["pairs"][name].str.len().mean() for name in ("text_a", "text_b"))
+    most = {task: 4 * workspace.task(task).max_length for task in dev}
+    assert estimate._characters == {"films": min(films, most["films"]), "pairs": min(pairs, most["pairs"])}
