@@ -40,6 +40,7 @@ def new_task(
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
     rename: Sequence[str] = (),
+    separator: str | None = None,
     similar: str | None = None,
     split: str = "80/10/10",
     seed: int = 0,
@@ -52,6 +53,7 @@ def new_task(
         text: the column with the texts, or two separated by a comma (:func:`columns_named`).
         drop_labels: labels whose rows are left out, now and whenever the task is read.
         rename: ``OLD=NEW`` for labels; the task reads the old names too.
+        separator: what stands between several labels of a row; None: guessed.
         similar: for pairs with two classes, the class of similar texts; None: the one whose name says so, if any.
         replace: delete the task in the folder, once the new one is complete.
         is_found: whether other commands read ``data`` by default, so that the printed commands can omit it.
@@ -65,7 +67,14 @@ def new_task(
     table = read_foreign(file)
     columns = [] if text is None else columns_named(text, list(table.rows.columns))
     proposal = propose(
-        table.rows, str(file), text=columns, label=label, kind=kind, drop_labels=drop_labels, rename=rename
+        table.rows,
+        str(file),
+        text=columns,
+        label=label,
+        kind=kind,
+        drop_labels=drop_labels,
+        rename=rename,
+        separator=separator,
     )
     positions = split_rows(proposal.rows, shares, seed, str(file))
     # Checked last, so that nobody moves a folder away only to meet another mistake.
@@ -91,6 +100,8 @@ def new_task(
     with new_folder(folder) as temporary:
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
+            if proposal.kind == "labels":
+                own = own.assign(label=own["label"].map(proposal.separator.join))
             write_table(own.rename(columns=names), temporary / f"{part}{suffix}")
     lines = [f"{file}: {row_count(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
     written = ", ".join(f"{part} {row_count(size)}" for part, size in sizes.items())
@@ -126,7 +137,7 @@ def sharing_text(parts: Mapping[Split, pd.DataFrame]) -> str | None:
 
 def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     """The classes with too few training rows to learn, or without rows in some split."""
-    counts = {part: Counter(rows["label"]) for part, rows in parts.items()}
+    counts = {part: Counter(rows["label"].explode()) for part, rows in parts.items()}
     rows = {name: [own[name] for own in counts.values()] for name in proposal.classes}
     rare = [counted(short(name), "/".join(map(str, own))) for name, own in rows.items() if own[0] < FEW or 0 in own]
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
@@ -151,9 +162,8 @@ def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) ->
     # Training on all rows of a Hub task may take hours.
     before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
     siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{data}"
-    reading = (
-        [f"{siamese}  # pairs as two vectors: keep the better"] if is_pair and len(proposal.classes) in (0, 2) else []
-    )
+    compares = is_pair and (proposal.kind == "score" or _may_be_similar(proposal))
+    reading = [f"{siamese}  # pairs as two vectors: keep the better"] if compares else []
     return [
         "next:",
         f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
@@ -197,7 +207,8 @@ def _summary(proposal: Proposal) -> list[str]:
         return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
     counts = proposal.counts
     shown = _listed([counted(short(name), f"{count:,}") for name, count in counts.items()])
-    return [named, f"{len(counts)} classes: {shown}; metric: {proposal.metric}{_BECAUSE.get(proposal.metric, '')}"]
+    how = ", any number of them a row" if proposal.kind == "labels" else ""
+    return [named, f"{len(counts)} classes{how}: {shown}; metric: {proposal.metric}{_BECAUSE.get(proposal.metric, '')}"]
 
 
 def row_count(count: int) -> str:
@@ -242,7 +253,7 @@ _SIMILAR = {
 
 def _may_be_similar(proposal: Proposal) -> bool:
     """Whether the task has pairs and two classes, so that a cosine head fits."""
-    return len(proposal.columns.text) == 2 and len(proposal.classes) == 2
+    return len(proposal.columns.text) == 2 and len(proposal.classes) == 2 and proposal.kind == "classes"
 
 
 def _similar_by_name(proposal: Proposal) -> str | None:
@@ -285,8 +296,10 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
         lines.append(f"similar = {_toml(similar)}  # the class of similar texts, for --head cosine")
     lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_BECAUSE.get(proposal.metric, '')}")
     lines.append(f"max_length = {proposal.max_length}  # tokens; longer texts are cut: tasks check counts them")
-    if proposal.labels or proposal.drop_labels:
+    if proposal.labels or proposal.drop_labels or proposal.kind == "labels":
         lines += ["", "[files]"]
+    if proposal.kind == "labels":
+        lines.append(f"separator = {_toml(proposal.separator)}  # between the labels of a row; lists need none")
     if proposal.drop_labels:
         lines.append(f"drop_labels = {_toml(list(proposal.drop_labels))}  # rows with these are left out")
     if labels := proposal.labels:

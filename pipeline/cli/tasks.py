@@ -31,6 +31,7 @@ def tasks_new(
     kind: Kind | None = None,
     drop_labels: Names = (),
     rename: Names = (),
+    separator: str | None = None,
     similar: str | None = None,
     split: str = "80/10/10",
     seed: Seed = 0,
@@ -42,10 +43,12 @@ def tasks_new(
         file: Table with texts and labels (csv, xlsx, parquet and others).
         name: Name of the task (from the file's name).
         text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
-        label: The column of the labels (found by name and content).
-        kind: classes or score (score, if numbers have fractions or many different values).
+        label: The column of the labels, or several of 0 and 1, such as toxic,threat (found by name and content).
+        kind: classes, score, or labels, of which a row may have several or none (by the content: score, if numbers have
+            fractions or many different values; labels, if cells hold lists, or join what others hold alone).
         drop_labels: A label that stands for none, such as -1: its rows are left out; may be given several times.
         rename: A label under another name, such as Rechnug=Rechnung; several with commas or several times.
+        separator: What stands between the labels of a row in a text, such as ; (found by content, else |).
         similar: Of two classes of pairs, the one of similar texts, for --head cosine (by its name).
         split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
@@ -64,6 +67,7 @@ def tasks_new(
             kind=kind,
             drop_labels=drop_labels,
             rename=rename,
+            separator=separator,
             similar=similar,
             split=split,
             seed=seed,

@@ -131,12 +131,6 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     if named := _by_name(list(table.columns), _LABEL_NAMES):
         return named
     few = [column for column in table.columns if _may_be_label(table[column])]
-    flags = [column for column in few if set(class_names(table[column])) <= {"0", "1"}]
-    if len(flags) > 1 and len(flags) == len(few):
-        raise PipelineError(
-            f"{where}: columns {_listed(flags)} have only 0 and 1: rows with several labels are not"
-            f" supported; make a task for each column, such as --label {shlex.quote(flags[0])}"
-        )
     few = few or [column for column in table.columns if _is_class_id(column)]
     if len(few) == 1:
         return str(few[0])
@@ -148,6 +142,17 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     odd = {column: oddly_written(class_names(table[column])) for column in candidates}
     hint = next((f" (column '{column}': {text})" for column, text in odd.items() if text), "")
     raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}{hint}")
+
+
+def flag_columns(table: pd.DataFrame, text: Sequence[str], label: str | None) -> list[str]:
+    """The columns of 0 and 1, one a label: those that ``--label`` names with commas, or all that could be the label."""
+    if label is not None:
+        named = [name_among(part, table.columns) for part in label.split(",")]
+        return [] if label in table or None in named or len(named) < 2 else [name for name in named if name]
+    free = [column for column in table.columns if not _is_id(column) and column not in text]
+    few = [] if _by_name(free, _LABEL_NAMES) else [column for column in free if _may_be_label(table[column])]
+    are_flags = all(set(class_names(table[column])) in ({"0", "1"}, {"false", "true"}) for column in few)
+    return few if are_flags and len(few) > 1 else []
 
 
 def _check_header(table: pd.DataFrame, label: str, where: str) -> None:

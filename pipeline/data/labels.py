@@ -137,21 +137,27 @@ def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
             f"{where} has {len(counts)} different values in {len(labels)} rows, too many for classes: name another"
             " column with --label, or --kind classes if these are classes, or --kind score for numbers"
         )
-    for separator in _SEPARATORS + ("" if is_asked else _IN_NAMES):
+    if (separator := separator_in(labels)) and (separator in _SEPARATORS or not is_asked):
+        name = next(name for name in counts if separator in name)
+        raise PipelineError(
+            f"{where}: {shortened(name)} joins labels that also occur elsewhere: --kind labels reads several a row, and"
+            " --kind score needs a decimal point"
+        )
+
+
+def separator_in(labels: pd.Series) -> str | None:
+    """What stands between labels of a row, whose parts occur alone as well, or in other lists; None: nothing."""
+    counts = Counter(labels)
+    for separator in _SEPARATORS + _IN_NAMES:
         parts_of = {
             name: [p.strip() for p in name.split(separator) if p.strip()] for name in counts if separator in name
         }
         # In a list with a;b; the label a; is a alone.
         alone = {*counts} - {*parts_of} | {parts[0] for parts in parts_of.values() if len(parts) == 1}
-        joined = next((name for name, parts in parts_of.items() if parts[1:] and alone.issuperset(parts)), None)
-        if joined is None and separator in ";|" and _are_lists(parts_of.values()):
-            joined = next(iter(parts_of))
-        if joined is not None:
-            name = "; --kind classes if it is one label" if separator in _IN_NAMES else ""
-            raise PipelineError(
-                f"{where}: {shortened(joined)} joins labels that also occur elsewhere: rows with several labels are not"
-                f" supported; keep one label per row, or make a table for each label, with yes or no{name}"
-            )
+        are_joined = any(parts[1:] and alone.issuperset(parts) for parts in parts_of.values())
+        if are_joined or (separator in ";|" and _are_lists(parts_of.values())):
+            return separator
+    return None
 
 
 def _are_lists(names: Collection[Sequence[str]]) -> bool:

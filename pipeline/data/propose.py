@@ -11,18 +11,30 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import text_column
+from pipeline.data.canonical import parts_of, text_column
 from pipeline.data.cells import as_label, as_number, is_blank, is_object, listed
-from pipeline.data.columns import Columns, find_columns, id_column, mean_words, meaning_of, nameless_columns
+from pipeline.data.columns import (
+    Columns,
+    find_columns,
+    flag_columns,
+    id_column,
+    mean_words,
+    meaning_of,
+    nameless_columns,
+)
 from pipeline.data.labels import (
     FEW,
+    MOST_CLASSES,
     Meaning,
     are_numbers,
     check_classes,
+    class_names,
     class_order,
     did_you_mean,
     kind_of,
+    oddly_written,
     scores_of,
+    separator_in,
 )
 from pipeline.data.metric_names import Kind, Metric
 from pipeline.data.overlap import text_key
@@ -53,9 +65,10 @@ class Proposal:
     kind: Kind
     metric: Metric
     rows: pd.DataFrame
-    """``id``, ``text_a``, ``text_b`` (pairs only), ``label``: the class's name, or a score (float64)."""
+    """``id``, ``text_a``, ``text_b`` (pairs only), ``label``: a class's name, a tuple of them, or a score (float64)."""
     classes: tuple[str, ...] = ()
     range: tuple[float, float] | None = None
+    separator: str = "|"
     max_length: int = 128
     dropped: dict[str, list[int]] = field(default_factory=dict)
     """Rows that are left out, by number in the file, by reason."""
@@ -73,7 +86,7 @@ class Proposal:
     @property
     def counts(self) -> dict[str, int]:
         """Rows by class, the most frequent first; if all classes are numbers, in ascending order."""
-        counts = Counter(self.rows["label"]) if self.kind == "classes" else Counter()
+        counts = Counter(self.rows["label"].explode().dropna()) if self.kind != "score" else Counter()
         names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
         return {name: counts[name] for name in names}
 
@@ -94,6 +107,7 @@ def propose(
     kind: Kind | None = None,
     drop_labels: Sequence[str] = (),
     rename: Sequence[str] = (),
+    separator: str | None = None,
 ) -> Proposal:
     """Propose a task for a raw ``table``; ``text``, ``label`` and ``kind`` are used as given and otherwise guessed.
 
@@ -103,40 +117,57 @@ def propose(
     for case and white space, while their labels contradict each other: different classes, or scores further apart than
     a fifth of the range. If two thirds of the rows with a text agree, these stay.
 
+    Rows may have several labels or none, in lists, in texts with ``separator`` (guessed, if None) between them, or in
+    columns of 0 and 1, which become one column.
+
     Raises:
-        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, the labels
-            are neither classes nor scores, or too many rows contradict each other by a text that was not given.
+        PipelineError: it names ``where``: the columns cannot be found, the labels are neither classes nor scores, or
+            too many rows contradict each other by a text that was not given.
     """
     nameless = [name for name in nameless_columns(table) if name not in (*text, label)]
     named = table.drop(columns=nameless)
+    flags = flag_columns(named, text, label) if kind in (None, "labels") else []
+    if flags:
+        label, named = "labels", named.drop(columns=flags).assign(labels=_flagged(named[flags], where))
     columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
-    labels = _labels(table[columns.label], where_label)
-    renames = renames_in(rename, labels, where_label)
-    labels = labels.map(lambda name: renames.get(name, name))
-    if labels.map(is_blank).all():
+    _check_no_objects(named[columns.label], where_label)
+    several, found = _label_lists(named[columns.label], kind, separator)
+    if several is not None and drop_labels:
+        raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
+    labels = _labels(named[columns.label]) if several is None else several
+    renames = renames_in(rename, labels.explode(), where_label)
+    if several is None:
+        labels = labels.map(lambda name: renames.get(name, name))
+    else:
+        labels = labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
+    if labels.explode().map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
-    if unknown := {*to_drop} - {*map(as_label, labels)}:
+    if to_drop and (unknown := {*to_drop} - {*map(as_label, labels)}):
         raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")
-    is_dropped = labels.map(as_label).isin(to_drop).to_numpy()
+    is_dropped = (labels.map(as_label).isin(to_drop) if to_drop else labels.map(lambda _: False)).to_numpy(bool)
     rows, dropped = _complete_rows(named, columns, labels, is_dropped, where)
     if unlabelled := len(dropped["without a label"]):
         where_label += f" (blank in {unlabelled:,} of {len(table):,} rows)"
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
     meaning = meaning_of(columns.label)
-    task_kind = kind or kind_of(rows["label"], where_label, meaning)
+    task_kind = "labels" if several is not None else kind or kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
     if task_kind == "score":
         rows["label"] = scores_of(rows, where_label)
+    elif task_kind == "labels":
+        one_by_one = rows.explode("label").dropna(subset=["label"])
+        _check_labels(one_by_one["label"], where_label)
+        hints = tuple(did_you_mean(one_by_one))
     else:
         check_classes(rows["label"], where_label, is_asked=kind is not None)
         hints = tuple(did_you_mean(rows))
     keys = _keys(rows, _spelling)
     contradicting, is_stray = _contradicting(rows["label"], keys, task_kind)
     kept = rows[~is_stray]
-    lost = {} if task_kind == "score" else _lost(labels[~is_dropped], kept["label"])
+    lost = {} if task_kind == "score" else _lost(labels[~is_dropped].explode(), kept["label"].explode())
     if not text:
         _check_texts(columns, contradicting, is_stray, keys, lost, where)
     dropped["with the text of another row and another label"] = _numbers(rows, is_stray)
@@ -152,7 +183,8 @@ def propose(
         kind=task_kind,
         metric=_metric(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(set(rows["label"]), key=class_order)) if task_kind == "classes" else (),
+        classes=() if task_kind == "score" else tuple(sorted({*rows["label"].explode().dropna()}, key=class_order)),
+        separator=_separator(rows["label"], found) if task_kind == "labels" else "|",
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
         dropped={reason: numbers for reason, numbers in dropped.items() if numbers},
@@ -163,8 +195,9 @@ def propose(
         hints=hints,
         remarks=(
             *_remarks_on_columns(table, nameless, columns, guessed=not text),
-            *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None else ()),
-            *_remarks_on_no_labels(rows["label"].map(as_label)),
+            *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None and several is None else ()),
+            *_remarks_on_several(several, found, kind, separator),
+            *_remarks_on_no_labels(rows["label"].explode().dropna().map(as_label)),
         ),
     )
 
@@ -179,8 +212,8 @@ def is_unbalanced(labels: pd.Series) -> bool:
 
 
 def _metric(kind: Kind, labels: pd.Series) -> Metric:
-    if kind == "score":
-        return "pearson"
+    if kind != "classes":
+        return "pearson" if kind == "score" else "micro-f1"
     return "macro-f1" if is_unbalanced(labels) else "accuracy"
 
 
@@ -199,20 +232,72 @@ def renames_in(options: Sequence[str], labels: Iterable[str | None], where: str)
     return renames
 
 
-def _labels(column: pd.Series, where: str) -> pd.Series:
-    """The class name of every row, as the file spells it; None for a blank."""
-    raw = column.tolist()
-    if objects := list(filter(is_object, raw)):
+def _flagged(table: pd.DataFrame, where: str) -> pd.Series:
+    """The names of the columns that have 1 in a row, for every row of a table of 0 and 1."""
+    flags = table.map(as_label).replace({"true": "1", "false": "0"})
+    bad = ~flags.isin(["0", "1"])
+    if bad.to_numpy().any():
+        name = next(name for name in flags if bad[name].any())
+        rows = rows_text(_numbers(table, bad[name].to_numpy()))
+        raise PipelineError(f"{where}: column {name!r} is neither 0 nor 1 in {rows}: write one of the two")
+    held = [[name for name, flag in zip(flags, row, strict=True) if flag == "1"] for row in flags.to_numpy()]
+    return pd.Series(held, table.index, dtype=object)
+
+
+def _label_lists(column: pd.Series, kind: Kind | None, separator: str | None) -> tuple[pd.Series | None, str | None]:
+    """The labels of every row (n,), tuples of names, and the separator in their texts; None: one label a row.
+
+    Without a ``kind`` rows have several labels if a cell holds a list of several, or joins labels of other cells.
+    """
+    are_lists = any(len(listed(value) or ()) > 1 for value in column)
+    names = pd.Series(class_names(column), dtype=object)
+    found = separator or (None if are_lists or oddly_written(names) else separator_in(names))
+    if kind is None and found == "," and are_numbers(names.str.split(",").explode()):  # a decimal comma, perhaps
+        found = None
+    if kind not in (None, "labels") or (kind is None and not are_lists and found is None):
+        return None, None
+    parts = ([as_label(part) for part in parts_of(value, found or "|")] for value in column)
+    return pd.Series([tuple(dict.fromkeys(filter(None, own))) for own in parts], column.index, dtype=object), found
+
+
+def _check_labels(labels: pd.Series, where: str) -> None:
+    """Raise a :class:`PipelineError` if the ``labels`` of rows, one after the other, are not those of classes."""
+    names = {*labels}
+    if len(names) < 2 or names <= {"0", "1"}:
+        raise PipelineError(f"{where} has the labels {', '.join(sorted(names))} alone: write the names of two or more")
+    if len(names) > max(MOST_CLASSES, len(labels) / 2):
+        raise PipelineError(f"{where} has {len(names):,} different labels, too many: name another column with --label")
+    check_classes(labels, where, is_asked=True)
+
+
+def _separator(labels: pd.Series, found: str | None) -> str:
+    """What to write between the labels of a row: as in the file, or else what is in no label."""
+    names = {*labels.explode().dropna()}
+    return found or next(one for one in ("|", ";", " | ", " || ") if not any(one in name for name in names))
+
+
+def _remarks_on_several(
+    several: pd.Series | None, found: str | None, kind: Kind | None, separator: str | None
+) -> Iterator[str]:
+    if several is None:
+        return
+    if kind is None and found is not None and separator is None:
+        yield f"cells are read as several labels with {found!r} between them: --kind classes reads each as one class"
+    if none := int((several.map(len) == 0).sum()):
+        yield f"{none:,} row{'s have' if none > 1 else ' has'} no label, and {'are' if none > 1 else 'is'} kept as such"
+
+
+def _check_no_objects(column: pd.Series, where: str) -> None:
+    if objects := list(filter(is_object, column)):
         raise PipelineError(
             f"{where} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or name"
             " another column with --label"
         )
-    is_list = np.array([len(listed(value) or ()) > 1 for value in raw], dtype=bool)
-    if several := _numbers(column, is_list):
-        raise PipelineError(
-            f"{where} holds lists, such as {shortened(column[is_list].iloc[0])} in {rows_text(several)}: rows with"
-            " several labels are not supported; keep one label per row, or make a table for each label, with yes or no"
-        )
+
+
+def _labels(column: pd.Series) -> pd.Series:
+    """The class name of every row, as the file spells it; None for a blank."""
+    raw = column.tolist()
     names = list(map(as_label, raw))
     spellings: dict[str | None, set[str]] = {}
     for name, value in zip(names, raw, strict=True):

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.load import load_all_rows
+from pipeline.data.tables import read_foreign
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from stages.new_task import new_task
@@ -297,22 +298,59 @@ def test_a_table_becomes_the_task_that_its_author_means(name: str, tmp_path: Pat
     assert len(loaded.train) + len(loaded.dev) + len(loaded.test) == (case.size if case.size is not None else size)
 
 
-SEVERAL = ("several labels are not supported", "make a table for each label")
+SEVERAL: dict[str, tuple[Rows, str]] = {
+    cell if isinstance(cell, str) else "lists": (rows_of([cell, *alone]), separator)
+    for cell, separator, *alone in [
+        ("['pos', 'neg']", "|", "['pos']"), ('["pos", "neg"]', "|", '["pos"]'), ("{'pos', 'neg'}", "|", "{'pos'}"),
+        ("['pos' 'neg']", "|", "[]"), ("('pos', 'neg')", "|", "('pos',)"), ("[pos, neg]", "|", "pos"),
+        ("pos#neg", "#", "pos", "neg"), ("pos\nneg", "\n", "pos", "neg"),
+        ("pos;neg;", ";", "pos;", "neg;"), ("pos\tneg", "\t", "pos", "neg"), ("pos/neg", "/", "pos", "neg"),
+        ("pos + neg", "+", "pos", "neg"), ("pos & neg", "&", "pos", "neg"), ("pos|neg", "|", "pos", "neg", ""),
+        ("array(['pos', 'neg'], dtype='<U3')", "|", "pos"), ("[['pos'], ['neg']]", "|", "pos"),
+    ]
+} | {"flags": ({"text": sentences("one"), "pos": [1, 0, 1] * 20, "neg": [1, 0, 0] * 20}, "|")}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "separator"), SEVERAL.values(), ids=[*SEVERAL])
+@pytest.mark.parametrize("option", [{}, {"kind": "labels"}], ids=str)
+def test_several_labels_a_row_are_a_task_however_they_are_spelt(table, separator, option, tmp_path) -> None:
+    write(table, tmp_path / "mine.csv")
+    given = option | ({"separator": separator} if separator not in "|;" and option else {})
+    said = new_task(tmp_path / "mine.csv", tmp_path / "data", **given)
+    task = find_task("mine", tmp_path / "data")
+    assert (task.kind, task.classes, task.files.separator) == ("labels", ("neg", "pos"), separator)
+    assert "--kind classes" not in said or not option
+    loaded = load_all_rows(task, tmp_path / "data", test=True)
+    rows = pd.concat([loaded.train, loaded.held_out])
+    assert len(rows) == 60 and {"11"} < {*rows["label"]} <= {"11", "01", "10", "00"}
+    # Later files are read as this one was.
+    again = canonical_rows(task, read_foreign(tmp_path / "mine.csv").rows, "mine.csv", source=task.files)
+    pairs = [{*zip(each["text_a"], each["label"], strict=True)} for each in (again, rows)]
+    assert pairs[0] == pairs[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"label": "pos,neg"}, "2 classes, any number of them a row: pos 40, neg 20"),
+        ({"label": "pos,neg", "rename": ["neg=bad"]}, "bad 20"),
+        ({"label": "pos"}, "'0': 20, '1': 40"),
+        ({"label": "pos,neg", "drop_labels": ["neg"]}, "one label a row"),
+        ({"label": "pos,nag"}, "no column 'pos,nag'"),
+        ({"label": "pos,odd"}, "'odd' is neither 0 nor 1 in rows 4, 7"),
+    ],
+)
+def test_columns_of_0_and_1_may_be_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    write(SEVERAL["flags"][0] | {"odd": [0, 1, 2] * 20}, tmp_path / "mine.csv")
+    try:
+        assert said in new_task(tmp_path / "mine.csv", tmp_path / "data", **options)
+    except PipelineError as error:
+        assert said in str(error)
+
+
 QUESTION = repeated("thank you", ("thanks", 40), ("good", 30), others=("good",), size=60)
 REFUSED: dict[str, tuple[Rows, tuple[str, ...]]] = {
-    **{
-        f"several labels as {cell}": (rows_of([cell, *alone]), SEVERAL)
-        for cell, *alone in [
-            ("['pos', 'neg']", "['pos']"), ('["pos", "neg"]', '["pos"]'), ("{'pos', 'neg'}", "{'pos'}"),
-            ("['pos' 'neg']", "[]"), ("('pos', 'neg')", "('pos',)"), ("[pos, neg]", "pos"), ("{pos,neg}", "{pos}"),
-            ("[0, 1, 0]", "[1, 0, 0]"),
-            ("__label__a __label__b", "__label__a"), ("__label__a,__label__b", "__label__a"), ("pos#neg", "pos", "neg"),
-            ("pos\nneg", "pos", "neg"), ("pos;neg;", "pos;", "neg;"), ("pos\tneg", "pos", "neg"),
-            ("pos/neg", "pos", "neg"), ("pos + neg", "pos", "neg"), ("pos & neg", "pos", "neg"),
-            ("array(['pos', 'neg'], dtype='<U3')", "pos"), ("frozenset({'pos', 'neg'})", "pos"),
-            ("[['pos'], ['neg']]", "pos"),
-        ]
-    },
+    "lists of 0 and 1": (rows_of(["[0, 1, 0]", "[1, 0, 0]"]), ("the labels 0, 1 alone",)),
     **{
         f"an object as {cell}": (rows_of([cell, "pos"]), ("holds objects", "--label"))
         for cell in ["{'label': 'pos'}", '{"choices": ["pos", "neg"]}', '[{"label": "pos"}]']

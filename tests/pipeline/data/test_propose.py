@@ -255,7 +255,7 @@ def test_named_columns_are_taken_among_many_without_a_name() -> None:
         (table(message=None, queue=None, date=None, film=SENTENCES, **{"4.5": [0.5, 1.5]}), {}, "--label 4.5"),
         (table(queue=None, label=["x", "y", "label"]), {}, "and no other line"),
         (table(queue=None, date=None, wert=COMMAS), {}, r"name one with --label: .*\(column 'wert': scores .*'0,5'"),
-        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic', 'rude' have only 0 and 1"),
+        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "name one with --label: 'toxic', 'rude'"),
     ],
 )  # fmt: skip
 def test_columns_that_cannot_be_told_are_asked_for(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:
