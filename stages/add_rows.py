@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, is_blank
 from pipeline.data.columns import id_column
-from pipeline.data.label_sets import one_hot
+from pipeline.data.label_sets import as_matrix, one_hot
 from pipeline.data.labels import counted
 from pipeline.data.load import is_labelled, tables_in
 from pipeline.data.overlap import row_keys
@@ -143,6 +143,11 @@ def _read(task: Task, table: pd.DataFrame, rename: Sequence[str], where: str) ->
     if task.range is not None and (outside := rows.index[~rows["label"].between(*task.range)].tolist()):
         low, high = task.range
         raise PipelineError(f"{where}: scores beyond {low:g} and {high:g}, the range of the task: {rows_text(outside)}")
+    if task.kind == "labels":  # the splits may have the labels in the other form
+        flags = dict(zip(task.classes, as_matrix(rows["label"]).T.astype(int), strict=True))
+        forms = {task.label: rows["label"].map(task.shown), **flags}
+        others = {name: own for name, own in forms.items() if name_among(name, table.columns) is None}
+        table = table.join(pd.DataFrame(others, rows.index))
     return table, rows
 
 

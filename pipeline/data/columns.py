@@ -149,7 +149,7 @@ def flag_columns(table: pd.DataFrame, text: Sequence[str], label: str | None) ->
     if label is not None:
         named = [name_among(part, table.columns) for part in label.split(",")]
         return [] if label in table or None in named or len(named) < 2 else [name for name in named if name]
-    free = [column for column in table.columns if not _is_id(column) and column not in text]
+    free = [column for column in table.columns if not (_is_id(column) or is_unnamed(column) or column in text)]
     few = [] if _by_name(free, _LABEL_NAMES) else [column for column in free if _may_be_label(table[column])]
     are_flags = all(set(class_names(table[column])) in ({"0", "1"}, {"false", "true"}) for column in few)
     return few if are_flags and len(few) > 1 else []

@@ -215,3 +215,29 @@ def test_the_command_says_what_comes_next(run: Command, tmp_path: Path) -> None:
     assert f"extract --task mails --start-from mails --data {folder.parent}" in out
     assert "new rows by class (train/dev): Bug 9/1, Lob 9/1, Rechnung 9/1" in out.splitlines()
     assert run("tasks", "add", folder.parent, tmp_path / "more.csv")[0] == 2
+
+
+@pytest.mark.parametrize("made_of", ["flags", "texts"])
+@pytest.mark.parametrize("more", ["flags", "texts"])
+def test_rows_with_several_labels_join_those_of_the_other_form(made_of: str, more: str, tmp_path: Path) -> None:
+    def form(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+        flags = rows.pop("label").str.get_dummies("|")[["Bug", "Lob"]]
+        return rows.join(
+            flags
+            if kind == "flags"
+            else flags.apply(lambda row: "|".join(flags.columns[row == 1]), axis=1).rename("labels")
+        )
+
+    old, new = (
+        mails(name, 90).assign(label=["Bug|Lob", "Lob", "", "Bug"] * 22 + ["Bug", "Lob"]) for name in ("old", "new")
+    )
+    folder = task_of(form(old.copy(), made_of), tmp_path)
+    if made_of == "flags":  # as someone writes splits by hand
+        for split in SPLITS:
+            rows = read_table(folder / f"{split}.csv").rename(columns={"labels": "label"}).fillna("")
+            write_table(form(rows, "flags"), folder / f"{split}.csv")
+    added(folder, form(new.copy(), more))
+    data = load_all_rows(find_task("mails", folder.parent), folder.parent, test=True)
+    rows = pd.concat([data.train, data.held_out]).set_index("text_a")["label"]
+    sets = {"Bug|Lob": "11", "Lob": "01", "": "00", "Bug": "10"}
+    assert rows.to_dict() == {row.text: sets[row.label] for row in pd.concat([old, new]).itertuples()}
