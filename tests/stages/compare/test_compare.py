@@ -211,7 +211,7 @@ def test_everything_that_can_be_known_is_told_before_training(
         for expected in (
             "unknown task 'nothing'",
             "meals/train.csv",
-            "row 4: 7",
+            "row 5: 7",
             "cosine on films: head 'cosine' compares two sentences",
             "adapter on films: bottleneck 64 is more than the backbone's width (32)",
             "fusion on pairs: the adapter of films (row layered) trained its own LayerNorms",
