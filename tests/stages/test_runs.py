@@ -271,7 +271,7 @@ def test_the_tests_on_several_tasks_are_corrected_for_one_another(verb: Run, led
 
 def test_runs_that_were_scored_on_other_rows_or_tasks_are_not_paired(verb: Run, ledger: Ledger) -> None:
     (score,) = json.loads(verb("runs", "compare", FIRST, ALONE, "--json")[1][-1])["scores"]
-    assert (score["test"], score["why_untested"]) == (None, "they were scored on different rows")
+    assert score["test"] is None and score["why_untested"].startswith("they were scored on different rows")
     (ledger.folder(SECOND) / "predictions.parquet").unlink()
     (score,) = json.loads(verb("runs", "compare", FIRST, SECOND, "--json")[1][-1])["scores"]
     assert "predictions.parquet" in score["why_untested"]
