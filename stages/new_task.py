@@ -113,7 +113,8 @@ def new_task(
         )
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
     others = _alike(data, folder, len(proposal.columns.text) == 2)
-    lines += _next(folder, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
+    place = "" if is_found else f" --data {shlex.quote(str(data))}"
+    lines += _next(folder, proposal, others, place, "test" in parts)
     return "\n".join(map(one_line, lines))
 
 
@@ -154,13 +155,13 @@ def _alike(data: Path, folder: Path, is_pair: bool) -> list[str]:
     return names
 
 
-def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
-    """The commands from here to predictions; the sources are the user's ``others`` tasks, if any."""
+def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str, has_test: bool) -> list[str]:
+    """The commands from here to predictions: the task alone, then with sources, the user's ``others``, if any."""
     task = folder.name
     is_pair = len(proposal.columns.text) == 2
     usual = "quora" if is_pair else "sst"
     # Training on all rows of a Hub task may take hours.
-    before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
+    sources = [f"{other}{data}" for other in others[:2]] or [f"{usual} --limit 5000{data}"]
     siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{data}"
     compares = is_pair and (proposal.kind == "score" or _may_be_similar(proposal))
     reading = [f"{siamese}  # pairs as two vectors: keep the better"] if compares else []
@@ -169,8 +170,9 @@ def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str) ->
         f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
         f"  python -m pipeline extract --task {task}{data}",
         *reading,
-        *before,
-        f"  python -m pipeline fuse --target {task} --sources {','.join(others[:_SHOWN] or [usual])}{data}",
+        f"  python -m pipeline evaluate --target {task}{data}{' --split test' if has_test else ''}",
+        *(f"  python -m pipeline extract --task {source}  # may help" for source in sources),
+        f"  python -m pipeline extract --task {task} --start-from best{data}  # keep the better",
         f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
     ]
 

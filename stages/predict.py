@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 
-from pipeline.data.canonical import canonical_rows
+from pipeline.data.canonical import Unknown, canonical_rows
 from pipeline.data.load import has_labelled_test, load_split
 from pipeline.data.prediction import Prediction
 from pipeline.data.split import group_numbers
@@ -20,8 +20,9 @@ from pipeline.data.tokens import Cut
 from pipeline.methods.parallel import takes_parallel
 from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact
 from pipeline.runs.inference import predictions_of
-from pipeline.runs.kept_models import ENSEMBLE, Target, ensemble_of, parse_targets, target_of
+from pipeline.runs.kept_models import ENSEMBLE, KINDS, Target, ensemble_of, find_run, parse_targets, target_of
 from pipeline.runs.seen import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
@@ -340,6 +341,8 @@ class Evaluation:
     """Scored rows that selected its epoch; 0 unless the dev split is scored."""
     left_out: int
     """Rows of the file without a text or a label."""
+    unknown: int
+    """Rows left out because the model does not know their label."""
     outside: int
     """Rows with a label outside the task's range."""
     cut: int
@@ -359,6 +362,7 @@ def evaluate(
     raw: bool = False,
     errors_file: Path | None = None,
     with_baselines: bool = False,
+    unknown: Unknown = "error",
 ) -> Evaluation:
     """Score a model on the labelled rows of a file, or of a split of the task.
 
@@ -367,24 +371,33 @@ def evaluate(
         errors_file: a table to write of the rows with a wrong class, surest first; for scores of all rows, largest
             error first.
         with_baselines: fit :func:`stages.baselines.baselines` too, in seconds to a minute.
+        unknown: "ignore" leaves out rows with a label that the task, or the run that ``using`` names, does not know.
 
     Raises:
         PipelineError: no such model, unfit or unlabelled rows, or fewer than 20 rows that the model has not seen.
     """
     task, left_out, form = workspace.task(target), 0, ""
+    if unknown == "ignore" and task.kind != "classes":
+        raise PipelineError(f"--unknown ignore: task '{task.name}' has no classes")
+    if unknown == "ignore" and using not in KINDS and not using.startswith(ENSEMBLE):
+        task = _as_known(task, find_run(using, task.name, workspace.store, workspace.ledger))
     if input_file is None:
         splits = workspace.splits
         is_test = split == "test"
-        if is_test:
-            rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS, is_scored=True)
+        if is_test or unknown == "ignore":
+            rows = load_split(task, splits.folder_of(task), split, _OTHER_ROWS, is_scored=True, unknown=unknown)
         else:
             rows = splits.published(task).dev
     else:
         given = read_input(input_file)
         table, form = given.rows.drop(columns="id", errors="ignore"), given.form
         where = name_of(input_file)
-        rows = canonical_rows(task, table, where, source=task.files, leave_out_blank=True, is_scored=True)
+        rows = canonical_rows(
+            task, table, where, source=task.files, leave_out_blank=True, is_scored=True, unknown=unknown
+        )
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
+    are_unknown = rows["label"] == -1 if task.kind == "classes" else np.zeros(len(rows), bool)
+    rows = rows[~are_unknown].reset_index(drop=True)
     models = models_for([task], target, using, workspace, ())
     known = pd.concat([seen_by(task.name, run, workspace) for run in models.runs])
     left, seen = _seen(rows, task, known, scores_selected=input_file is None and split == "dev")
@@ -395,7 +408,7 @@ def evaluate(
         trained, cut = models.predict({task.name: rows}, (), batch_size, accelerator)[task.name]
         calibrated = trained.calibrated(models.temperature(task.name))
         prediction, instead = trained if raw else calibrated, tuple[Baseline, ...]()
-        if with_baselines:
+        if with_baselines and task == workspace.task(target):  # else train has rows of classes that are unknown
             train = training_rows(task, known, workspace, is_split=input_file is None)
             instead = baselines(prediction.values, rows, train, models.passes[0][0], accelerator)
     if errors_file is not None and accelerator.is_main_process:
@@ -420,6 +433,7 @@ def evaluate(
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         **seen,
         left_out=left_out,
+        unknown=int(are_unknown.sum()),
         outside=0 if task.range is None else int(((labels < low) | (labels > high)).sum()),
         cut=cut.rows,
         max_length=cut.max_length,
@@ -438,6 +452,17 @@ def _errors(task: Task, rows: pd.DataFrame, prediction: Prediction) -> pd.DataFr
     table[task.label], table["prediction"] = ([*map(task.shown, each)] for each in (labels, values))
     table["confidence"] = prediction.confidence.astype(np.float64).round(4)
     return table[labels != values].sort_values("confidence", ascending=False, kind="stable")
+
+
+def _as_known(task: Task, trained: Artifact | RunRecord) -> Task:
+    """``task`` with the classes that a model was trained for, which may have been others."""
+    if isinstance(trained, Artifact):
+        classes = tuple(trained.manifest.meaning["classes"])
+    else:
+        classes = tuple(trained.described(task.name)["meaning"]["classes"])
+    names = {raw: task.classes[int(number)] for raw, number in task.files.labels.items()}
+    labels = {raw: float(classes.index(name)) for raw, name in names.items() if name in classes}
+    return task.model_copy(update={"classes": classes, "files": task.files.model_copy(update={"labels": labels})})
 
 
 def on_unseen_rows(task: Task, runs: Sequence[str], workspace: Workspace) -> tuple[str, pd.DataFrame, list[np.ndarray]]:

@@ -110,6 +110,7 @@ def evaluate(
     errors: Path | None = None,
     skip_baselines: Flag = False,
     raw: Raw = False,
+    unknown: Literal["error", "ignore"] = "error",
     passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
@@ -129,6 +130,7 @@ def evaluate(
         errors: Table to write of the rows with a wrong class, surest first; for scores of all rows, largest error
             first.
         skip_baselines: Score the model alone, without fitting TF-IDF and frozen vectors on its training rows.
+        unknown: ignore: leave out, and count, rows with a label that the task, or the RUN, does not know.
     """
     places.check(target)
     if input is not None:
@@ -152,6 +154,7 @@ def evaluate(
         raw=raw,
         errors_file=errors,
         with_baselines=not skip_baselines,
+        unknown=unknown,
     )
     print_evaluation(evaluation, json)
     _tell_cut(evaluation.cut, evaluation.max_length, evaluation.rows, evaluation.task)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,8 @@ from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
+Unknown = Literal["error", "ignore"]
+"""What becomes of rows with a label that is none of the task's classes."""
 _SIGNED = re.compile(r"\+[0-9]+")
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
 _PART = 2**14  # values that are Python objects at once
@@ -46,6 +48,7 @@ def canonical_rows(
     labelled: bool = True,
     leave_out_blank: bool = False,
     is_scored: bool = False,
+    unknown: Unknown | None = None,
 ) -> pd.DataFrame:
     """Convert a raw table, called ``where`` in messages, to canonical columns, or report all that is wrong at once.
 
@@ -53,7 +56,8 @@ def canonical_rows(
     rows with a blank text or, in a labelled table, a blank label, instead of reporting them; the others keep their
     index. Messages number rows by the index of ``table``. If the table has no ids, the rows that ``source`` keeps are
     numbered from 0. ``is_scored`` is for rows that a trained model is scored on: all may have one label, which would be
-    useless for training, and scores beyond the task's range are kept.
+    useless for training, and scores beyond the task's range are kept. With ``unknown`` "ignore", what is none of the
+    task's classes is class -1, not a mistake; with "error", a message names that option.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -78,7 +82,7 @@ def canonical_rows(
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         rows[target] = text_column(table[column], column, problems, may_be_blank=leave_out_blank)
     if labelled:
-        rows["label"] = _labels(task, table[label_column], label_column, source, left_out, is_scored, problems)
+        rows["label"] = _labels(task, table[label_column], label_column, source, left_out, is_scored, unknown, problems)
         labels = rows["label"][~left_out]
         if labels.empty:
             problems.append("no row has both a text and a label")
@@ -213,6 +217,7 @@ def _labels(
     source: Source,
     left_out: np.ndarray,
     is_scored: bool,
+    unknown: Unknown | None,
     problems: list[str],
 ) -> np.ndarray:
     """The labels (n,); values that are no label are added to ``problems``, unless ``left_out`` (n,) marks the row."""
@@ -228,6 +233,11 @@ def _labels(
             numbers = source.scale[0] * numbers + source.scale[1]
     numbers[left_out] = 0
     unread = np.isnan(numbers)
+    if unknown and task.kind == "classes":
+        labels, outside = as_labels(task, numbers)
+        if unknown == "ignore":
+            return np.where(outside, -1, labels)
+        unreadable += " (--unknown ignore leaves such rows out)"
     _report(problems, f"column '{column}': {unreadable}", values, unread, list(source.labels) or task.classes)
     labels, outside = as_labels(task, numbers)
     if is_scored and task.range is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.canonical import canonical_rows, has_labels
+from pipeline.data.canonical import Unknown, canonical_rows, has_labels
 from pipeline.data.cells import is_blank
 from pipeline.data.sample import stratified
 from pipeline.data.tables import SUFFIXES, read_table
@@ -53,13 +53,19 @@ def held_out_share(task: Task, data: Path | None) -> float | None:
 
 
 def load_split(
-    task: Task, data: Path | None, split: Split, instead: str = "", *, is_scored: bool = False
+    task: Task,
+    data: Path | None,
+    split: Split,
+    instead: str = "",
+    *,
+    is_scored: bool = False,
+    unknown: Unknown | None = None,
 ) -> pd.DataFrame:
     """One labelled split in canonical form, checked.
 
     Args:
         instead: for the error if the split is missing: what the command can do without it.
-        is_scored: as in :func:`pipeline.data.canonical.canonical_rows`.
+        is_scored, unknown: as in :func:`pipeline.data.canonical.canonical_rows`.
     """
     instead = instead and f"; {instead}"
     if data is None:
@@ -75,7 +81,8 @@ def load_split(
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
-    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files, is_scored=is_scored)
+    table, where = read_table(files[0]), str(files[0])
+    return canonical_rows(task, table, where, source=task.files, is_scored=is_scored, unknown=unknown)
 
 
 def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:

@@ -5,6 +5,7 @@ The latter is intermediate-task transfer (Poth et al. 2021).
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from pipeline.data.sample import at_most
@@ -90,8 +91,11 @@ def choose_start(
     best = most_explaining(probes, bare, tested)
     listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
     significantly = " significantly" if tested else ""
+    gain = probes[best] - bare if best else np.zeros(1)
+    # A difference below its standard error may be chance; taking the source costs nothing, so it is taken.
+    unclear = best and gain.mean() < gain.std(ddof=1) / np.sqrt(len(gain))
     start = (
-        f"is warm-started from {best}"
+        f"is warm-started from {best}{', though no source clearly helps' if unclear else ''}"
         if best
         else fresh.format(f"no source helps{significantly} with {len(rows)} rows")
     )

@@ -112,6 +112,36 @@ def test_what_a_file_has_is_scored_and_told(
     assert ("all rows have the label" in told) == (len(lines) == 9)
 
 
+def test_rows_of_a_class_that_the_model_does_not_know_are_left_out_if_that_is_asked_for(
+    workspace, quick, data_folder, tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(data_folder, tmp_path / "data")
+    place = dataclasses.replace(workspace, data=tmp_path / "data")
+    record = extract("films", quick("adapter", epochs=1), place, seed=0).record
+    new = [f"new {n},{('bad', 'good', 'odd')[n % 3]}" for n in range(30)]
+    (file := tmp_path / "rows.csv").write_text("\n".join(["sentence,label", *new, "blank,", ""]))
+    with pytest.raises(PipelineError, match="--unknown ignore"):
+        evaluate("films", place, using=record.run, input_file=file)
+    found = evaluate("films", place, input_file=file, unknown="ignore")
+    assert (found.rows, found.unknown, found.left_out) == (20, 10, 1)
+    with pytest.raises(PipelineError, match="has no classes"):
+        evaluate("pairs", place, input_file=file, unknown="ignore")
+    # The task has learned a class since, and its test rows have it too.
+    toml = (place.data / "films" / "task.toml").read_text()
+    (place.data / "films" / "task.toml").write_text(
+        toml.replace('classes = ["bad", "good"]', 'classes = ["bad", "odd", "good"]')
+    )
+    file.rename(place.data / "films" / "test.csv")
+    (place.data / "films" / "test.csv").write_text("\n".join(["sentence,label", *new, ""]))
+    there = dataclasses.replace(place)
+    with pytest.raises(PipelineError, match="other classes"):
+        evaluate("films", there, using=record.run, split="test")
+    again = evaluate("films", there, using=record.run, split="test", unknown="ignore")
+    assert (again.rows, again.unknown, again.score) == (20, 10, found.score)
+    print_evaluation(again, as_json=False)
+    assert "does not know, left out: 10" in capsys.readouterr().out
+
+
 def test_the_command_prints_score_and_interval(workspace, quick, films, capsys: pytest.CaptureFixture[str]) -> None:
     record = extract("films", quick("adapter"), workspace, seed=0).record
     capsys.readouterr()

@@ -54,7 +54,9 @@ def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_
     for name in ("orders", "reviews"):
         made(name, opening=name)
     out = made("tickets")
-    assert "fuse --target tickets --sources orders,reviews --data" in out
+    tasks = ("tickets --data", "orders --data", "reviews --data", "tickets --start-from best --data")
+    steps = [out.index(f"extract --task {task}") for task in tasks]
+    assert steps == sorted(steps)
     assert "extract --task sst" not in out
     assert "too few rows" not in out
 
@@ -91,12 +93,13 @@ def test_a_csv_of_tickets_becomes_a_task_and_the_next_commands_are_told(run: Com
     assert status == 0
     assert "240 rows (csv, cp1252, semicolon)" in out
     assert "text: 'message'; label: 'queue'; not used: date, price" in out
-    assert [line.strip() for line in out.splitlines()[-6:]] == [
+    assert [line.strip() for line in out.splitlines()[-7:]] == [
         "next:",
         f"python -m pipeline tasks check {data}/support-tickets  # repeats; with --backbone, what is cut",
         f"python -m pipeline extract --task support-tickets --data {data}",
-        f"python -m pipeline extract --task sst --limit 5000 --data {data}",
-        f"python -m pipeline fuse --target support-tickets --sources sst --data {data}",
+        f"python -m pipeline evaluate --target support-tickets --data {data} --split test",
+        f"python -m pipeline extract --task sst --limit 5000 --data {data}  # may help",
+        f"python -m pipeline extract --task support-tickets --start-from best --data {data}  # keep the better",
         f"python -m pipeline predict --target support-tickets --input FILE --output FILE --data {data}",
     ]
 
@@ -350,7 +353,7 @@ def test_check_tells_that_a_test_split_has_no_labels_and_compares_its_texts(made
     rows.to_csv(test, index=False)
     lines = check_task(made, str(backbone_folder)).splitlines()
     assert lines[3] == f"test: {len(rows)} rows, no column 'queue' (it has 'id', 'message', 'Queues'): not scored"
-    assert lines[:3] == labelled[:3] and lines[-1].startswith(f"test: 0 of {len(rows)} rows are longer")
+    assert lines[:3] == labelled[:3] and lines[-2].startswith(f"test: 0 of {len(rows)} rows are longer")
     assert "equal texts: 1 of the test rows are also in train (delete these from train)" in lines
     rows.drop(columns="message").to_csv(test, index=False)
     with pytest.raises(PipelineError, match=r"test.csv: column 'message' is missing; the columns are 'id', 'Queues'"):
@@ -411,6 +414,10 @@ def test_check_counts_tokens_with_the_backbone_of_the_settings_file(
     assert "longer than" not in run("tasks", "check", "mine")[1]
     (made.parent / "pipeline.toml").write_text(f'backbone = "{backbone_folder}"\n')
     assert "longer than 34 tokens" in run("tasks", "check", "mine")[1]
+    assert "may not know this language" in run("tasks", "check", "mine")[1]  # it does not know "and"
+    for file in made.glob("*.csv"):
+        file.write_text(file.read_text().replace(" and ", " "))
+    assert "tokens a word: 1.00, of which unknown: 0.0%" in run("tasks", "check", "mine")[1].splitlines()
     (made.parent / "pipeline.toml").write_text('backbone = "no/such-encoder"\n')
     status, out, _ = run("tasks", "check", "mine")
     assert status == 0 and out.splitlines()[-1].startswith("tokens not counted: ")

@@ -3,8 +3,11 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,6 +15,7 @@ from safetensors.torch import load_file
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.probing import features_of
+from pipeline.runs.starting import choose_start
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
@@ -59,6 +63,22 @@ def test_it_begins_bit_for_bit_as_the_other(
     ours, theirs = weights(places, begun), weights(places, source)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(("gain", "is_clear"), [(0.01, False), (0.5, True)])
+def test_a_source_that_helps_less_than_its_standard_error_is_taken_and_said_to_be_unclear(
+    gain: float, is_clear: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = np.random.default_rng(0).normal(size=100)
+    probes = iter([np.zeros(100), noise - noise.mean() + gain])
+    monkeypatch.setattr("pipeline.runs.starting.sentence_vectors", lambda *_: None)
+    monkeypatch.setattr("pipeline.runs.starting.probe", lambda *_: next(probes))
+    candidate = SimpleNamespace(manifest=SimpleNamespace(task="meals"))
+    scoring: Any = SimpleNamespace(task=None, accelerator=None)
+    rows = pd.DataFrame({"text_a": ["a"] * 100})
+    stubs: list[Any] = [[candidate], None, scoring, rows, None, "title", False]
+    assert choose_start(*stubs) is candidate
+    assert ("no source clearly helps" in capsys.readouterr().err) != is_clear
 
 
 def test_the_last_model_of_the_task_itself_goes_on_with_its_head(workspace: Workspace, quick: Quick) -> None:
