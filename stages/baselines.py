@@ -17,7 +17,8 @@ from pipeline.data.overlap import row_hashes
 from pipeline.data.split import group_numbers
 from pipeline.data.tasks import Task
 from pipeline.runs.kept_models import Target
-from pipeline.runs.probing import MOST_ROWS, probe_prediction
+from pipeline.runs.probing import MOST_ROWS, solved_probe
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -93,7 +94,9 @@ def baselines(
         read, workspace = target.recipe, target.workspace
         asked = Recipe(trainable="probe", max_length=read.max_length, precision=read.precision)
         recipe = workspace.resolve(asked, task)
-        return probe_prediction(task, train, rows, recipe, workspace.backbone_for(recipe), accelerator).values
+        backbone = workspace.backbone_for(recipe)
+        model = solved_probe(task, train, recipe, backbone, accelerator)
+        return Scoring(task, rows, recipe, backbone, accelerator).predict(model).values
 
     return (
         scored(f"always {always}", lambda: np.full(len(rows), usual), ""),

@@ -14,7 +14,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.data.prediction import Prediction
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
@@ -25,7 +24,6 @@ from pipeline.records.store import Artifact
 from pipeline.runs.build import assemble, modules_of
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
 from pipeline.stats.probe import explained_rows, solve
 from pipeline.training.objectives import output_scale
 from pipeline.training.predict import mean_outputs
@@ -136,23 +134,15 @@ def probe_score(task: Task, data: TaskData, recipe: Recipe, backbone: Backbone, 
         recipe: a probe's, resolved for ``task``.
     """
     started = time.perf_counter()
-    prediction = probe_prediction(task, data.train, data.dev, recipe, backbone, accelerator, chooses=True)
-    value = score(task.metric, prediction.values, data.dev["label"].to_numpy())
-    return ProbeScore(value, time.perf_counter() - started)
+    model = solved_probe(task, data.train, recipe, backbone, accelerator)
+    scoring = Scoring(task, data.dev, recipe, backbone, accelerator)
+    return ProbeScore(scoring.value(scoring.predict_choosing(model)), time.perf_counter() - started)
 
 
-def probe_prediction(
-    task: Task,
-    train: pd.DataFrame,
-    rows: pd.DataFrame,
-    recipe: Recipe,
-    backbone: Backbone,
-    accelerator: Accelerator,
-    *,
-    chooses: bool = False,
-) -> Prediction:
-    """The prediction for labelled ``rows``, which may choose a threshold, of a probe that is solved on ``train``."""
+def solved_probe(
+    task: Task, train: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator
+) -> TransferModel:
+    """The frozen backbone with a head that is solved on ``train``; see :func:`probe_score`."""
     model = assemble(backbone.load().requires_grad_(False), recipe, task).to(accelerator.device)
     solve_head(model, task, recipe, train, backbone, accelerator)
-    scoring = Scoring(task, rows, recipe, backbone, accelerator)
-    return scoring.predict_choosing(model) if chooses else scoring.predict(model)
+    return model

@@ -58,7 +58,11 @@ def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
     alone = dataclasses.replace(workspace, data=folder.parent)
     apart = evaluate(name, alone, using=record.run, input_file=folder / "new.csv", with_baselines=True)
     assert [each.skipped for each in apart.baselines] == ["", *["its training rows are not here"] * 2]
-    assert apart.score == new.score
+    wrong = [folder / f"{raw}.csv" for raw in (False, True)]
+    for raw, file in enumerate(wrong):
+        again = evaluate(name, alone, using=record.run, input_file=folder / "new.csv", raw=bool(raw), errors_file=file)
+        assert again.score == apart.score == new.score and again.calibration_error == new.calibration_error
+    assert pd.read_csv(wrong[0]).equals(pd.read_csv(wrong[1])) == (new.temperature == 1)
 
 
 FILES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
