@@ -5,11 +5,15 @@ class or a score is: columns of them are counted, hashed, split and saved alike.
 dtype ``U``. They become matrices (B, C) only where classes are counted.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # it takes long to load
+    import pandas as pd
 
 
 def as_sets(matrix: np.ndarray) -> np.ndarray:
