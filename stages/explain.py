@@ -12,7 +12,7 @@ from pipeline.runs.model import Model, Predicted, Text
 from pipeline.system.errors import PipelineError
 
 MOST_WORDS = 64
-"""Words that are left out one by one, in one batch."""
+"""Words that are masked one by one, in one batch."""
 SCORE = "score"
 """The label of the only number of a task of scores."""
 
@@ -54,8 +54,8 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
     Raises:
         PipelineError: the text is not what the model reads, or blank.
     """
-    names, left_out = model.adapters, words_left_out(text)
-    without = model.predict([rest for *_, rest in left_out], batch_size=MOST_WORDS)
+    names, masked = model.adapters, masked_words(text, model.mask_token)
+    without = model.predict([rest for *_, rest in masked], batch_size=MOST_WORDS)
     shares = model.explain(text) if names else pd.DataFrame(columns=["input", "adapter", "share"])
     return {
         "task": model.task,
@@ -82,23 +82,25 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
         ],
         "words": [
             {"text": number, "word": word, "answer": answer_of(predicted).listed()}
-            for (number, word, _), predicted in zip(left_out, without, strict=True)
+            for (number, word, _), predicted in zip(masked, without, strict=True)
         ],
         "inputs": [_input_shares(table, names) for _, table in shares.groupby("input")],
     }
 
 
-def words_left_out(text: Text) -> list[tuple[int, str, Text]]:
+def masked_words(text: Text, mask: str) -> list[tuple[int, str, Text]]:
     """For each word of the text or pair, up to :data:`MOST_WORDS`: the number of its text, the word, and what is left.
 
-    A text of one word has none, since a blank text has no answer.
+    A mask keeps the places of the other words, on which answers depend too. Without a ``mask``, the word is left out,
+    unless it is the only one: a blank text has no answer.
     """
     texts = [text] if isinstance(text, str) else [*text]
     found: list[tuple[int, str, Text]] = []
     for number, own in enumerate(texts):
-        words = list(re.finditer(r"\S+", own))
-        for word in words if len(words) > 1 else ():
-            rest = f"{own[: word.start()]}{own[word.end() :].lstrip()}"
+        for word in re.finditer(r"\S+", own):
+            rest = f"{own[: word.start()]}{mask}{own[word.end() :]}"
+            if not rest.strip():
+                continue
             left = rest if isinstance(text, str) else (rest, text[1]) if number == 0 else (text[0], rest)
             found.append((number, word[0], left))
     return found[:MOST_WORDS]
@@ -108,7 +110,7 @@ def passes_of(model: Model, singles: Sequence[Model], text: Text) -> int:
     """The texts or pairs that :func:`explain` computes."""
     adapters = len(model.adapters)
     own = 1 + len(singles) + (adapters if adapters > 1 else 0) + (1 if adapters else 0)
-    return own + len(words_left_out(text))
+    return own + len(masked_words(text, model.mask_token))
 
 
 def _answer(model: Model, text: Text, without: str | None = None) -> list[dict[str, Any]]:

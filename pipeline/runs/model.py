@@ -129,6 +129,12 @@ class Model:
         assert self._target.recipe.max_length is not None  # a trained model's recipe is resolved
         return self._target.recipe.max_length
 
+    @property
+    def mask_token(self) -> str:
+        """What stands in a text for a word that the model must not see; empty if its tokenizer has no such token."""
+        tokenizer = self._target.workspace.backbone.tokenizer.fast
+        return "" if tokenizer.split_special_tokens else str(tokenizer.mask_token or "")
+
     def predict(self, texts: Iterable[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
         """The predictions for B texts or pairs, in their order.
 

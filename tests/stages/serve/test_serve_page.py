@@ -106,7 +106,8 @@ def test_the_page_shows_what_the_server_says(show: Callable[..., Page], address:
     assert [" ".join(text.split()) for text in page.locator(".answer > div").all_inner_texts()] == labels
     assert found["run"] in page.locator(".run").inner_text()
     assert page.locator(".words span").all_inner_texts() == FILM.split()
-    assert cells(page, ".words-table")[0][0] == "good"
+    sizes = [abs(float(row[2].replace("−", "-"))) for row in cells(page, ".words-table")]
+    assert len(sizes) == len(found["words"]) and sizes == sorted(sizes, reverse=True)
     alone = {each["task"]: each["answer"][0] for each in found["singles"]}
     top = found["answer"][0]
     expected = []
