@@ -222,6 +222,7 @@ class StoreShelf:
                 "kind": artifact.manifest.kind,
                 "pair": artifact.manifest.pair,
                 "classes": artifact.manifest.meaning.get("classes") or [],
+                "several": artifact.manifest.meaning.get("kind") == "labels",
                 "range": artifact.manifest.meaning.get("range"),
                 "metric": artifact.manifest.metric,
                 "dev": artifact.manifest.dev,

@@ -21,7 +21,7 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import evaluate, predict
 from tests.nano import BAD, GOOD, THINGS
-from tests.runs import single_run
+from tests.runs import places, single_run
 
 CLASSES = ["good", "bad", "film"]
 TASK = (
@@ -149,3 +149,27 @@ def test_the_exported_model_gives_the_same_labels(form, own, adapter, tmp_path) 
     model = load("moods", store=own.store_root, data=own.data, backbone=own.backbone_name)
     expected = [[*answer.probabilities.values()] for answer in model.predict(texts)]
     np.testing.assert_allclose(answers, expected, atol=1e-4)
+
+
+def test_a_score_of_rows_without_labels_is_told_beside_its_baselines(own, adapter, run, tmp_path) -> None:
+    rows(40, 2).assign(labels="").to_csv(tmp_path / "none.csv", index=False)
+    given = ["--target", "moods", "--using", adapter.run, "--input", str(tmp_path / "none.csv")]
+    status, out, err = run("evaluate", *given, "--errors", str(tmp_path / "wrong.csv"), *places(own))
+    assert status == 0, err
+    assert "micro-f1 0.0000" in out and "words (TF-IDF)" in out and "all rows have" not in out
+    wrong = pd.read_csv(tmp_path / "wrong.csv", keep_default_na=False)
+    assert (
+        {*wrong["labels"]} == {""} and wrong["confidence"].is_monotonic_decreasing and "" not in {*wrong["prediction"]}
+    )
+
+
+def test_a_study_compares_methods_on_label_sets(own, run, data_folder, tmp_path) -> None:
+    (tmp_path / "study.toml").write_text(
+        'name = "sets"\ntargets = ["moods", "films"]\nsources = ["meals"]\nseeds = [1]\nscoring = "half"\n'
+        'methods = ["probe", "adapter", "full", "fusion", "multitask", "joined"]\nreference = "full"\n'
+        "[recipe]\nlearning_rate = 0.03\nepochs = 1\nbottleneck = 8\n"
+        '[rows.joined]\nmethod = "ensemble"\nmembers = ["adapter", "full"]\n'
+    )
+    status, out, err = run("compare", "--study", str(tmp_path / "study.toml"), *places(own), f"--data={data_folder}")
+    assert status == 0, err
+    assert "moods (micro-f1)" in out and "films (accuracy)" in out
