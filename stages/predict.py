@@ -378,7 +378,7 @@ def evaluate(
     """
     task, left_out, form = workspace.task(target), 0, ""
     if unknown == "ignore" and task.kind != "classes":
-        raise PipelineError(f"--unknown ignore: task '{task.name}' has no classes")
+        raise PipelineError(f"--unknown ignore: is for one class a row, unlike task '{task.name}'")
     if unknown == "ignore" and using not in KINDS and not using.startswith(ENSEMBLE):
         task = _as_known(task, find_run(using, task.name, workspace.store, workspace.ledger))
     if input_file is None:
