@@ -89,7 +89,7 @@ def bench(
     from .setting import Setting
 
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as scratch:
-        setting = Setting(Path(scratch), quick, repeats, backbone, data, requests, rows)
+        setting = Setting(Path(scratch), output, quick, repeats, backbone, data, requests, rows)
         for name in names or NAMES:
             report = importlib.import_module(f".{name}", __package__).run(setting)
             print(f"\n## {name}\n\n{report.markdown()}", flush=True)

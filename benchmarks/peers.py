@@ -1,15 +1,15 @@
-"""What a person with a few hundred labelled rows could do instead: scores on the same test rows, and seconds.
+"""What a person with a few hundred labelled rows could do instead: scores on the same test rows, and processor seconds.
 
 ``--data`` is a folder of tasks. Those with a labelled test split are targets, the others sources, whose adapters are
-trained once before. ``BENCH_SETFIT`` names a Python that has SetFit, in an environment of its own, since it needs
-other versions of the same libraries; without it, SetFit is left out.
+trained once before. Finished measurements are kept in ``<output>/peers``: an interrupted benchmark resumes, and one
+with more ``--repeats`` measures only the new seeds. ``BENCH_SETFIT`` names a Python that has SetFit, in an environment
+of its own, since it needs other versions of the same libraries; without it, SetFit is left out.
 """
 
 import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
+from pipeline.system import atomic
 from stages.demo_tasks import write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
@@ -46,13 +47,14 @@ Peer = Callable[[Task, Workspace, int], float]
 
 def run(setting: Setting) -> Report:
     if setting.data is None or setting.backbone is None:
+        kept = setting.scratch
         backbone, data = worded(setting, backbone_folder(setting, NANO)), setting.scratch / "tasks"
         write_tasks(data)
         for source in ("reviews", "orders", "coins"):
             next((data / source).glob("test.*")).unlink()
     else:
-        backbone, data = setting.backbone, setting.data
-    whole = Workspace(str(backbone), data, setting.scratch / "store", setting.scratch / "reports")
+        kept, backbone, data = setting.output / "peers", setting.backbone, setting.data
+    whole = Workspace(str(backbone), data, kept / "store", kept / "reports")
     names = sorted(folder.name for folder in data.iterdir() if folder.is_dir())
     targets = [name for name in names if has_labelled_test(whole.task(name), whole.splits.folder_of(whole.task(name)))]
     apart = whole.apart_from(targets)
@@ -64,21 +66,31 @@ def run(setting: Setting) -> Report:
     for name in targets:
         task = whole.task(name)
         for peer, train in peers.items():
-            scores, seconds = [], []
+            measured = []
             for seed in range(1, setting.repeats + 1):
-                place = _copy(whole, setting.scratch / f"{name}-{peer}-{seed}".replace(" ", "-"))
-                started = time.perf_counter()
-                scores.append(train(task, place, seed))
-                seconds.append(time.perf_counter() - started)
-            rows.append({"task": name, "peer": peer, task.metric: Sample(tuple(scores)), "s": Sample(tuple(seconds))})
+                file = kept / "measured" / f"{name}-{peer}-{seed}.json".replace(" ", "-")
+                if not file.exists():
+                    place = _copy(whole, setting.scratch / file.stem)
+                    started = _processor_seconds()
+                    result = {"score": train(task, place, seed)}
+                    atomic.write_json(file, {**result, "seconds": _processor_seconds() - started})
+                measured.append(json.loads(file.read_text()))
+            scores, seconds = (Sample(tuple(one[key] for one in measured)) for key in ("score", "seconds"))
+            rows.append({"task": name, "peer": peer, task.metric: scores, "processor s": seconds})
     without = "" if "SetFit" in peers else " SetFit is left out: BENCH_SETFIT names no Python that has it."
     notes = (
         "Every peer has the same labelled rows, train and dev; ours select on dev, the others cross-validate on both or"
-        " take all. Scores on test rows that chose nothing, and seconds from the rows to the score on them. Adapters of"
-        f" the sources are trained once before and not counted.{without}",
+        " take all. Scores on test rows that chose nothing, and processor seconds from the rows to the score on them,"
+        " which other work on the machine hardly changes. Adapters of the sources are trained once before and not"
+        f" counted.{without}",
         f"Medians (lowest to highest) of {setting.repeats} seeds.",
     )
     return Report(notes, (rows,))
+
+
+def _processor_seconds() -> float:
+    """User and system time of this process and of its finished children."""
+    return sum(os.times()[:4])
 
 
 def _copy(whole: Workspace, folder: Path) -> Workspace:

@@ -9,6 +9,7 @@ class Setting:
     """The command's options, and a scratch folder that is deleted at its end."""
 
     scratch: Path
+    output: Path
     quick: bool
     repeats: int
     backbone: Path | None
