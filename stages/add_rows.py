@@ -110,7 +110,7 @@ def add_rows(
     lines += [
         "next:",
         f"  python -m pipeline extract --task {task.name} --start-from {task.name}{data}  # the last model goes on",
-        "  python -m pipeline runs compare NEW OLD  # whether it is better on test rows",
+        f"  python -m pipeline evaluate --target {task.name} --split test --using NEW --against OLD{data}",
     ]
     return "\n".join(map(one_line, lines))
 

@@ -30,7 +30,7 @@ from pipeline.training.process_group import on_main_process
 
 @dataclass(frozen=True)
 class Baseline:
-    """A simple system on the rows that a model is scored on."""
+    """A simple system, or another model, on the rows that a model is scored on."""
 
     name: str
     skipped: str = ""
@@ -66,7 +66,7 @@ def baselines(
 
     Without rows to train on, the largest class or mean is that of ``rows``.
     """
-    task, labels, groups = target.task, rows["label"].to_numpy(), group_numbers(rows)
+    task = target.task
     is_score, known = task.kind == "score", (rows if train.empty else train)["label"].to_numpy()
     usual = known.mean() if is_score else one_hot(known, len(task.classes)).sum(axis=0).argmax()
     always = f"{usual:.4g}, the mean" if is_score else task.classes[int(usual)]
@@ -79,12 +79,9 @@ def baselines(
         if skipped:
             return Baseline(name, skipped)
         try:
-            answers = fit()
+            return beside(name, fit(), values, rows, task)
         except ValueError as error:  # texts without a word
             return Baseline(name, str(error))
-        value, interval = score(task.metric, answers, labels), score_interval(task.metric, answers, labels, groups)
-        gain = paired_difference(task.metric, [values], [answers], labels, groups=groups).comparison()
-        return Baseline(name, "", value, interval, gain.difference, gain.interval)
 
     def of_words() -> np.ndarray:
         classes = None if is_score else len(task.classes)
@@ -103,6 +100,14 @@ def baselines(
         scored(f"words (TF-IDF), {regression} regression", of_words),
         scored(f"frozen vectors, {regression} regression", of_vectors),
     )
+
+
+def beside(name: str, answers: np.ndarray, values: np.ndarray, rows: pd.DataFrame, task: Task) -> Baseline:
+    """A system that gives ``answers`` (B,) for ``rows``, for which the model predicts ``values`` (B,)."""
+    labels, groups = rows["label"].to_numpy(), group_numbers(rows)
+    value, interval = score(task.metric, answers, labels), score_interval(task.metric, answers, labels, groups)
+    gain = paired_difference(task.metric, [values], [answers], labels, groups=groups).comparison()
+    return Baseline(name, "", value, interval, gain.difference, gain.interval)
 
 
 def _texts(rows: pd.DataFrame) -> list[str]:

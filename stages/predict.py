@@ -36,7 +36,7 @@ from pipeline.system.errors import PipelineError, make_all
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.process_group import on_main_process
-from stages.baselines import Baseline, baselines, training_rows
+from stages.baselines import Baseline, baselines, beside, training_rows
 
 # The recipe keys that decide an adapter's inputs and sites. Adapters with equal values can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
@@ -323,7 +323,7 @@ class Evaluation:
     surer: tuple[Surer, ...]
     """For rising thresholds; empty for scores."""
     baselines: tuple[Baseline, ...]
-    """Empty if they were not asked for."""
+    """Another model to compare with, then simple systems; empty if none were asked for."""
     mean_absolute_error: float | None
     """In units of the task's scores; None for classes."""
     seen: int
@@ -355,6 +355,7 @@ def evaluate(
     workspace: Workspace,
     *,
     using: str = "auto",
+    against: str | None = None,
     input_file: Path | None = None,
     split: Literal["dev", "test"] = "dev",
     batch_size: int = 64,
@@ -368,6 +369,7 @@ def evaluate(
 
     Args:
         using, raw: as for ``predict``.
+        against: another model, named likewise, that is compared on the same rows, which neither has seen.
         errors_file: a table to write of the rows with a wrong class, surest first; for scores of all rows, largest
             error first.
         with_baselines: fit :func:`stages.baselines.baselines` too, in seconds to a minute.
@@ -398,9 +400,11 @@ def evaluate(
         rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
     are_unknown = rows["label"] == -1 if task.kind == "classes" else np.zeros(len(rows), bool)
     rows = rows[~are_unknown].reset_index(drop=True)
-    models = models_for([task], target, using, workspace, ())
-    known = pd.concat([seen_by(task.name, run, workspace) for run in models.runs])
-    left, seen = _seen(rows, task, known, scores_selected=input_file is None and split == "dev")
+    both = [models_for([task], target, each, workspace, ()) for each in (using, against) if each]
+    seen_by_each = [pd.concat([seen_by(task.name, run, workspace) for run in each.runs]) for each in both]
+    models, known = both[0], seen_by_each[0]
+    scores_selected = input_file is None and split == "dev"
+    left, seen = _seen(rows, task, pd.concat(seen_by_each), scores_selected=scores_selected)
     rows = rows[~left].reset_index(drop=True)
     _check_scorable(rows["label"], task)
     accelerator = make_accelerator(resolve_precision(precision))
@@ -411,6 +415,9 @@ def evaluate(
         if with_baselines and task == workspace.task(target):  # else train has rows of classes that are unknown
             train = training_rows(task, known, workspace, is_split=input_file is None)
             instead = baselines(prediction.values, rows, train, models.passes[0][0], accelerator)
+        for other in both[1:]:
+            answers = other.predict({task.name: rows}, (), batch_size, accelerator)[task.name][0].values
+            instead = beside(" ".join(other.names[0]), answers, prediction.values, rows, task), *instead
     if errors_file is not None and accelerator.is_main_process:
         write_table(_errors(task, rows, prediction), errors_file, form)
     labels, values, (kind, run) = rows["label"].to_numpy(), prediction.values, models.names[0]

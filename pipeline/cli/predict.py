@@ -107,6 +107,7 @@ def evaluate(
     using: str = "auto",
     input: TableFile | None = None,
     split: Literal["dev", "test"] | None = None,
+    against: str | None = None,
     errors: Path | None = None,
     skip_baselines: Flag = False,
     raw: Raw = False,
@@ -127,6 +128,7 @@ def evaluate(
         input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
             of the task).
         split: The split to score if there is no --input (dev).
+        against: Another model, named as for --using, to compare with on the same rows, which neither has seen.
         errors: Table to write of the rows with a wrong class, surest first; for scores of all rows, largest error
             first.
         skip_baselines: Score the model alone, without fitting TF-IDF and frozen vectors on its training rows.
@@ -137,7 +139,8 @@ def evaluate(
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
-    check_models(target, using, places.task, places.store, places.reports)
+    for name in filter(None, (using, against)):
+        check_models(target, name, places.task, places.store, places.reports)
     if errors is not None:
         check_output(errors, input or STANDARD, "--errors")
     announce(LIBRARIES)
@@ -147,6 +150,7 @@ def evaluate(
         target,
         places.workspace(usual=""),
         using=using,
+        against=against,
         input_file=input,
         split=split or "dev",
         batch_size=passes.batch_size,

@@ -52,6 +52,12 @@ def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
     assert found.interval[0] < found.score < found.interval[1]
     new = evaluate(name, place, using=record.run, input_file=folder / "new.csv")
     assert (new.seen, new.trained_on, new.selected_on, new.rows) == (0, 0, 0, 40)
+    other = extract(name, quick("adapter", epochs=1), place, seed=1, limit=40).record.run
+    (beside,) = evaluate(name, place, using=record.run, against=other, input_file=folder / "new.csv").baselines
+    assert beside.score == evaluate(name, place, using=other, input_file=folder / "new.csv").score
+    assert (beside.name, beside.gain) == (f"adapter {other}", pytest.approx(new.score - beside.score))
+    two = {"using": record.run, "input_file": folder / "train.csv"}
+    assert evaluate(name, place, **two, against=other).rows < evaluate(name, place, **two).rows == 48
     with pytest.raises(PipelineError, match="40 of these 40 rows"):
         evaluate(name, place, using=record.run, input_file=folder / "dev.csv")
     (folder / "train.csv").unlink()
