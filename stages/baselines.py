@@ -21,9 +21,9 @@ from pipeline.runs.probing import MOST_ROWS, solved_probe
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
+from pipeline.stats.metrics import best_threshold_of_labels, score
 from pipeline.stats.paired import paired_difference, score_interval
-from pipeline.stats.probe import predict_from_words
+from pipeline.stats.probe import outputs_from_words
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process
 
@@ -44,27 +44,40 @@ class Baseline:
     """95 % interval of this paired difference."""
 
 
-def training_rows(task: Task, seen: pd.DataFrame, workspace: Workspace, is_split: bool) -> pd.DataFrame:
-    """The task's labelled rows in the workspace that trained a model with these ``seen`` rows; none if unknown.
+def fitting_rows(
+    task: Task, seen: pd.DataFrame, workspace: Workspace, is_split: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The task's labelled rows in the workspace that trained and that selected a model with these ``seen`` rows.
+
+    Empty if unknown.
 
     Args:
         is_split: whether the task's splits are read anyway; otherwise nothing is downloaded for them.
     """
-    trained = seen.loc[(seen["task"] == task.name) & (seen["use"] == "trained"), "hash"]
+    rows = pd.DataFrame({"label": []})
+    hashes = np.zeros(0, np.uint64)
     with suppress(PipelineError):  # unreadable rows must not prevent a score
         if is_split or any(has_rows(task, folder) for folder in workspace.splits.folders):
             data = workspace.splits.published(task)
             rows = pd.concat([data.train, data.dev], ignore_index=True)
-            return rows[np.isin(row_hashes(rows), trained)].reset_index(drop=True)
-    return pd.DataFrame({"label": []})
+            hashes = row_hashes(rows)
+    used = (seen.loc[(seen["task"] == task.name) & (seen["use"] == use), "hash"] for use in ("trained", "selected"))
+    train, selecting = (rows[np.isin(hashes, one)].reset_index(drop=True) for one in used)
+    return train, selecting
 
 
 def baselines(
-    values: np.ndarray, rows: pd.DataFrame, train: pd.DataFrame, target: Target, accelerator: Accelerator
+    values: np.ndarray,
+    rows: pd.DataFrame,
+    train: pd.DataFrame,
+    selecting: pd.DataFrame,
+    target: Target,
+    accelerator: Accelerator,
 ) -> tuple[Baseline, ...]:
     """The baselines fitted on ``train``, scored on ``rows`` (B,), for which ``target`` predicts ``values`` (B,).
 
-    Without rows to train on, the largest class or mean is that of ``rows``.
+    Without rows to train on, the largest class or mean is that of ``rows``. For label sets, the rows that selected the
+    model also tune the threshold of the baselines, as they did the model's.
     """
     task = target.task
     is_score, known = task.kind == "score", (rows if train.empty else train)["label"].to_numpy()
@@ -84,8 +97,13 @@ def baselines(
             return Baseline(name, str(error))
 
     def of_words() -> np.ndarray:
-        classes = None if is_score else len(task.classes)
-        return on_main_process(lambda: predict_from_words(_texts(train), known, _texts(rows), classes))
+        classes, asked = None if is_score else len(task.classes), _texts(selecting) + _texts(rows)
+        outputs = on_main_process(lambda: outputs_from_words(_texts(train), known, asked, classes))
+        tuning, outputs = outputs[: len(selecting)], outputs[len(selecting) :]
+        if task.kind != "labels":
+            return outputs if is_score else outputs.argmax(axis=1)
+        chosen = best_threshold_of_labels(tuning, selecting["label"].to_numpy(), task.metric) if len(tuning) else 0
+        return as_sets(outputs > chosen)
 
     def of_vectors() -> np.ndarray:
         read, workspace = target.recipe, target.workspace
@@ -93,6 +111,8 @@ def baselines(
         recipe = workspace.resolve(asked, task)
         backbone = workspace.backbone_for(recipe)
         model = solved_probe(task, train, recipe, backbone, accelerator)
+        if len(selecting):
+            Scoring(task, selecting, recipe, backbone, accelerator).choose_threshold(model)
         return Scoring(task, rows, recipe, backbone, accelerator).predict(model).values
 
     return (
@@ -111,5 +131,7 @@ def beside(name: str, answers: np.ndarray, values: np.ndarray, rows: pd.DataFram
 
 
 def _texts(rows: pd.DataFrame) -> list[str]:
+    if rows.empty:
+        return []
     texts = rows["text_a"] + " " + rows["text_b"] if "text_b" in rows else rows["text_a"]
     return texts.tolist()

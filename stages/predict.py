@@ -36,7 +36,7 @@ from pipeline.system.errors import PipelineError, make_all
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.process_group import on_main_process
-from stages.baselines import Baseline, baselines, beside, training_rows
+from stages.baselines import Baseline, baselines, beside, fitting_rows
 
 # The recipe keys that decide an adapter's inputs and sites. Adapters with equal values can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
@@ -413,8 +413,8 @@ def evaluate(
         calibrated = trained.calibrated(models.temperature(task.name))
         prediction, instead = trained if raw else calibrated, tuple[Baseline, ...]()
         if with_baselines and task == workspace.task(target):  # else train has rows of classes that are unknown
-            train = training_rows(task, known, workspace, is_split=input_file is None)
-            instead = baselines(prediction.values, rows, train, models.passes[0][0], accelerator)
+            fitting = fitting_rows(task, known, workspace, is_split=input_file is None)
+            instead = baselines(prediction.values, rows, *fitting, models.passes[0][0], accelerator)
         for other in both[1:]:
             answers = other.predict({task.name: rows}, (), batch_size, accelerator)[task.name][0].values
             instead = beside(" ".join(other.names[0]), answers, prediction.values, rows, task), *instead

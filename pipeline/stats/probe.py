@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.data.label_sets import are_sets, as_matrix, as_sets, one_hot
+from pipeline.data.label_sets import are_sets, as_matrix, one_hot
 
 LEAST_ROWS = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
@@ -99,10 +99,10 @@ def solve(
     return weight, bias - weight @ scaler.mean_
 
 
-def predict_from_words(
+def outputs_from_words(
     texts: Sequence[str], labels: np.ndarray, tested: Sequence[str], classes: int | None
 ) -> np.ndarray:
-    """Predictions (B,) for B ``tested`` texts by regression on TF-IDF of words and pairs of words.
+    """Outputs for B ``tested`` texts by regression on TF-IDF of words and pairs of words: (B, classes), or scores (B,).
 
     Regression and choice of the penalty are as in :func:`solve`. Raises ValueError if no text has a word.
     """
@@ -111,8 +111,7 @@ def predict_from_words(
     if classes is None:
         return RidgeCV(_WORD_ALPHAS).fit(known, labels).predict(new)
     weight, bias = _logistic(known, labels, classes, False, _WORD_STRENGTHS)
-    outputs = new @ weight.T + bias
-    return as_sets(outputs > 0) if are_sets(labels) else outputs.argmax(axis=1)
+    return new @ weight.T + bias
 
 
 def _logistic(

@@ -11,13 +11,14 @@ import pytest
 from sklearn.metrics import f1_score
 
 from pipeline import load
+from pipeline.runs.once import Made
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
 from stages.ensemble import ensemble
 from stages.explain import answer_of
 from stages.export.export import export, script_of
-from stages.extract import extract
+from stages.extract import extract, with_probe
 from stages.fuse import fuse
 from stages.predict import evaluate, predict
 from tests.nano import BAD, GOOD, THINGS
@@ -161,6 +162,12 @@ def test_a_score_of_rows_without_labels_is_told_beside_its_baselines(own, adapte
     assert (
         {*wrong["labels"]} == {""} and wrong["confidence"].is_monotonic_decreasing and "" not in {*wrong["prediction"]}
     )
+
+
+def test_a_baseline_tunes_its_threshold_as_the_model_does(own, adapter) -> None:
+    *_, vectors = evaluate("moods", own, using=adapter.run, split="dev", with_baselines=True).baselines
+    probe = with_probe(Made(adapter, is_new=True), own).probe
+    assert probe is not None and vectors.score == pytest.approx(probe.dev, abs=1e-6)
 
 
 def test_a_study_compares_methods_on_label_sets(own, run, data_folder, tmp_path) -> None:

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining, predict_from_words, solve
+from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining, outputs_from_words, solve
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
@@ -135,6 +135,7 @@ def test_words_predict_as_scikit_learn_does(classes: int | None) -> None:
         search = {"C": np.logspace(-1, 3, 5)}
         model = GridSearchCV(LogisticRegression(max_iter=2000), search, scoring="neg_log_loss", cv=folds)
         expected = model.fit(known, wanted[:60]).predict(new)
-    assert predict_from_words(texts[:60], wanted[:60], texts[60:], classes) == pytest.approx(expected)
+    outputs = outputs_from_words(texts[:60], wanted[:60], texts[60:], classes)
+    assert (outputs if classes is None else outputs.argmax(axis=1)) == pytest.approx(expected)
     with pytest.raises(ValueError, match="empty vocabulary"):
-        predict_from_words(["!", "?"], np.array([0, 1]), texts, classes)
+        outputs_from_words(["!", "?"], np.array([0, 1]), texts, classes)
