@@ -11,11 +11,11 @@ import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.canonical import Unknown, canonical_rows
-from pipeline.data.load import has_labelled_test, load_split
+from pipeline.data.load import load_split
 from pipeline.data.prediction import Prediction
 from pipeline.data.split import group_numbers
 from pipeline.data.tables import Table, check_columns, name_of, read_input, suffix_of, write_table
-from pipeline.data.tasks import Metric, Split, Task
+from pipeline.data.tasks import Metric, Task
 from pipeline.data.tokens import Cut
 from pipeline.methods.parallel import takes_parallel
 from pipeline.records.ensembles import EnsembleRecord, Member
@@ -470,28 +470,6 @@ def _as_known(task: Task, trained: Artifact | RunRecord) -> Task:
     names = {raw: task.classes[int(number)] for raw, number in task.files.labels.items()}
     labels = {raw: float(classes.index(name)) for raw, name in names.items() if name in classes}
     return task.model_copy(update={"classes": classes, "files": task.files.model_copy(update={"labels": labels})})
-
-
-def on_unseen_rows(task: Task, runs: Sequence[str], workspace: Workspace) -> tuple[str, pd.DataFrame, list[np.ndarray]]:
-    """Predict the rows of test, or of dev if test has no labels, that trained none of the ``runs``.
-
-    Returns:
-        The split, its rows (B,), and the values (B,) that the model of each run predicts.
-
-    Raises:
-        PipelineError: as :func:`evaluate`. Only dev rows may have selected a model.
-    """
-    if (folder := workspace.splits.folder_of(task)) is None:
-        raise PipelineError(f"no rows of task '{task.name}' are here: name their folder (--data)")
-    split: Split = "test" if has_labelled_test(task, folder) else "dev"
-    rows = load_split(task, folder, split, is_scored=True)
-    known = pd.concat([seen_by(task.name, run, workspace) for run in runs])
-    left, _ = _seen(rows, task, known, scores_selected=split == "dev")
-    rows = rows[~left].reset_index(drop=True)
-    _check_scorable(rows["label"], task)
-    accelerator = make_accelerator(resolve_precision("auto"))
-    models = [models_for([task], task.name, run, workspace, ()) for run in runs]
-    return split, rows, [each.predict({task.name: rows}, (), 64, accelerator)[task.name][0].values for each in models]
 
 
 def _check_scorable(labels: pd.Series, task: Task) -> None:

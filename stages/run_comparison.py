@@ -1,24 +1,14 @@
 """How two finished runs differ: their settings, and a paired test on each task that both were scored on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.data.split import group_numbers
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.reporting.runs import difference_of_tables
-from pipeline.stats.metrics import score
-from pipeline.stats.paired import Comparison, paired_difference
+from pipeline.stats.paired import Comparison
 from pipeline.system.errors import PipelineError
 from stages.runs import Runs
-
-if TYPE_CHECKING:  # it loads torch
-    from pipeline.runs.workspace import Workspace
-
-Opener = Callable[[], "Workspace"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +20,6 @@ class TaskComparison:
     second: float
     metric: str = "different metrics"
     test: Comparison | None = None
-    rows: str = ""
-    """The rows on which the models were scored anew, if their saved predictions are of different rows."""
     why_untested: str = ""
 
     def summary(self) -> dict[str, Any]:
@@ -57,15 +45,8 @@ class RunComparison:
         }
 
 
-def compare_runs(runs: Runs, run: str, reference: str, open_place: Opener | None = None) -> RunComparison:
-    """How two runs differ in settings and scores, with a paired test on each task that both were scored on.
-
-    If they were scored on different rows, as before and after ``tasks add``, their models predict the rows of the task
-    that neither was trained on.
-
-    Args:
-        open_place: where the tasks, the models and their backbone are; called only then. None: no model predicts.
-    """
+def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
+    """How two runs differ in settings and scores, with a paired test on each task that both were scored on."""
     ours, theirs = runs.named(run), runs.named(reference)
     if ours.run == theirs.run:
         raise PipelineError(f"runs compare: {run} twice: name two runs")
@@ -76,13 +57,11 @@ def compare_runs(runs: Runs, run: str, reference: str, open_place: Opener | None
     keys = dict.fromkeys((*first, *second))
     differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
     shared = [task for task in ours.scores if task in theirs.scores]
-    scores = tuple(_compare_scores(task, ours, theirs, len(shared), runs.ledger, open_place) for task in shared)
+    scores = tuple(_compare_scores(task, ours, theirs, len(shared), runs.ledger) for task in shared)
     return RunComparison(ours, theirs, differing, scores)
 
 
-def _compare_scores(
-    task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger, open_place: Opener | None
-) -> TaskComparison:
+def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger) -> TaskComparison:
     """Their scores on a task, tested as one of ``family`` comparisons where their predictions can be paired."""
     first, second = ours.score(task), theirs.score(task)
     scores = TaskComparison(task, first.value, second.value)
@@ -95,33 +74,9 @@ def _compare_scores(
         return replace(scores, why_untested=str(error))
     difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
     if difference is None:
-        why = "they were scored on different rows"
-        try:
-            if open_place is not None:
-                return _on_unseen_rows(scores, ours, theirs, family, open_place())
-        except PipelineError as error:
-            why += f", and their models cannot be scored on the same: {error}"
-        return replace(scores, why_untested=why)
+        both = f"evaluate --target {task} --split test --using {ours.run} --against {theirs.run}"
+        return replace(scores, why_untested=f"they were scored on different rows: {both} takes rows new to both")
     return replace(scores, test=difference.comparison(family))
-
-
-def _on_unseen_rows(
-    scores: TaskComparison, ours: RunRecord, theirs: RunRecord, family: int, place: Workspace
-) -> TaskComparison:
-    from stages.predict import on_unseen_rows  # which loads torch
-
-    task = place.task(scores.task)
-    split, rows, (first, second) = on_unseen_rows(task, [ours.run, theirs.run], place)
-    labels = rows["label"].to_numpy()
-    difference = paired_difference(task.metric, [first], [second], labels, [ours.seed], group_numbers(rows))
-    return replace(
-        scores,
-        first=score(task.metric, first, labels),
-        second=score(task.metric, second, labels),
-        metric=task.metric,
-        test=difference.comparison(family),
-        rows=f"{len(rows):,} rows of {split} that neither was trained on",
-    )
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:

@@ -76,16 +76,13 @@ def runs_compare(
     run: Run,
     reference: Annotated[str, Parameter(help="The run that it is compared with, likewise.")],
     *,
+    kept: Kept = Kept(),
     json: Json = False,
-    places: Places = Places(),
 ) -> None:
-    """Two runs: the settings that differ, the scores, and a paired test on the rows that both predicted.
-
-    If these differ, as before and after tasks add, both models predict the test rows that neither was trained on.
-    """
+    """Two runs: the settings that differ, the scores, and a paired test if both kept predictions of the same rows."""
     from stages.run_comparison import compare_runs
 
-    compared = compare_runs(places.runs(), run, reference, lambda: places.workspace(usual=""))
+    compared = compare_runs(kept.runs(), run, reference)
     print_filled("run_comparison", compared.summary(), json, it=compared)
 
 

@@ -20,8 +20,6 @@ from stages.add_rows import add_rows
 from stages.extract import extract
 from stages.new_task import SPLITS, new_task
 from stages.predict import evaluate
-from stages.run_comparison import compare_runs
-from stages.runs import Runs
 
 Command = Callable[..., tuple[int, str, str]]
 NAMES = ("Bug", "Lob", "Rechnung")
@@ -112,14 +110,8 @@ def test_no_test_row_is_ever_trained_on(workspace: Workspace, quick: Callable[..
         scored = evaluate("mails", place, using=model.run, split="test")
         assert (scored.seen, scored.rows) == (0, 24)
     last, first = models[-1].run, models[0].run
-    (compared,) = compare_runs(Runs(place.reports, place.store_root), last, first, lambda: place).scores
-    assert compared.rows == "24 rows of test that neither was trained on" and compared.test is not None
-    assert compared.first == pytest.approx(evaluate("mails", place, using=last, split="test").score)
-    (folder / "test.csv").rename(tmp_path / "test.csv")
-    (compared,) = compare_runs(
-        Runs(place.reports, place.store_root), last, first, lambda: dataclasses.replace(place)
-    ).scores
-    assert compared.rows == f"{len(data.dev)} rows of dev that neither was trained on"
+    both = evaluate("mails", place, using=last, against=first, split="test")
+    assert both.rows == 24 and both.baselines[0].gain is not None
     # Whatever becomes of the splits, a continued model knows what the first one was trained on.
     table = read_table(folder / "train.csv")
     write_table(table.head(20)[["text", "label"]], file := tmp_path / "old.csv")
