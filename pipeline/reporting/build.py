@@ -59,7 +59,7 @@ FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
 )
 """In the order of the report; one yields nothing where the study has no numbers for it."""
 
-VERDICT = (opponents.opponents_sentences, scores.main_verdict, scores.cost_sentences)
+VERDICT = (opponents.opponents_sentences, scores.main_verdict)
 """Functions that yield at most one sentence."""
 
 SENTENCES = (

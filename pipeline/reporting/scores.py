@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from pipeline.records.studies import Line
-from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import (
     MISSING,
     MOST_NAMED,
@@ -39,7 +38,6 @@ from pipeline.reporting.runs import (
     peak_memory_of,
     records_of,
     runs_of,
-    targets_at_once,
 )
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
@@ -148,57 +146,12 @@ def _mean(runs: StudyRuns, line: Line) -> float | None:
     return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
 
 
-def cost_sentences(runs: StudyRuns) -> Iterator[str]:
-    """Trained parameters and time of the leading fusion, or else of the best row, and of the reference."""
-    subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
-    if subject in (None, runs.reference) or not runs.all(runs.reference):
-        return
-    ours, theirs = (
-        (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
-        for group in (runs.all(subject), runs.all(runs.reference))
-    )
-    our_targets, their_targets = (_for_targets(runs, line) for line in (subject, runs.reference))
-    yield (
-        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds per seed"
-        f"{our_targets}, sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
-        f" {count(theirs[1])}{their_targets if their_targets != our_targets else ''}."
-    )
-
-
-def _for_targets(runs: StudyRuns, line: Line) -> str:
-    """What a line's cost covers: `` for each target`` or `` for all 3 targets at once``; empty with one target."""
-    total, at_once = len(runs.study.targets), targets_at_once(runs, line)
-    if total == 1:
-        return ""
-    if at_once == 1:
-        return " for each target"
-    which = str(at_once) if at_once < total else "both" if total == 2 else f"all {total}"
-    return f" for {which} targets at once"
-
-
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
-    """One sentence per verdict on the mean, with the number of targets on which each row is better or worse."""
-    groups, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
+    """A sentence per verdict on the mean, if the methods are too many for :func:`main_verdict` to name."""
+    groups, against, where = _by_verdict(runs), runs.title(runs.reference), where_text(runs.study)
     if sum(map(len, groups.values())) > MOST_NAMED:
         for verdict, own in groups.items():
-            where = where_text(runs.study)
             yield f"{capital(_SAYS[verdict])} {against} on {where}: {'; '.join(amounts(own, runs.study))}."
-    each = {
-        line: Counter(
-            comparison.verdict
-            for t in targets
-            if (comparison := main_verdicts(runs).get(((line, None), t))) is not None
-        )
-        for line in _undivided_lines(runs)
-    }
-    if len(targets) == 1 or not any(each.values()):
-        return
-    parts = []
-    for line, verdicts in each.items():
-        counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
-        parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
-    counted = "; ".join(parts) or "no significant difference"
-    yield f"On single targets (of {len(targets)}), compared with {against}: {counted}."
 
 
 class LowResource:
