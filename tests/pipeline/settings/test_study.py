@@ -96,13 +96,6 @@ def test_of_recipes_the_rows_is_over_the_tasks_and_that_over_the_studys() -> Non
     assert study.recipe_for("adapter", "sts", curve=True).epochs == 7
 
 
-def test_what_a_method_trains_is_not_for_a_recipe_to_say_but_where_it_has_a_choice() -> None:
-    study = parse(recipe={"trainable": "adapter"})
-    assert study.recipe_for("full", "sst").trainable == "full"
-    assert study.recipe_for("frozen", "sst").trainable == "head"
-    assert study.recipe_for("multitask", "sst").trainable == "adapter"
-
-
 def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
     changes: dict[str, Any] = {
         "recipe": {"epochs": 3},
@@ -128,11 +121,7 @@ def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
             {"adapter": "pfeiffer", "drop_layers": "0-2"},
         ),
         ({"adapter": {"drop_layers": "0-4"}}, {"drop_layers": "0-2"}, {"drop_layers": "0-2"}),
-        (
-            {"adapter": "pfeiffer"},
-            {"adapter": {"drop_layers": "0-2"}},
-            {"adapter": "pfeiffer", "drop_layers": "0-2"},
-        ),
+        ({"adapter": "pfeiffer"}, {"adapter": {"drop_layers": "0-2"}}, {"adapter": "pfeiffer", "drop_layers": "0-2"}),
         ({"smart": 1.0, "smart_radius": 0.1}, {"smart_radius": 0.5}, {"smart": 1.0, "smart_radius": 0.5}),
         ({"backbone_learning_rate": 2e-5}, {"backbone_learning_rate": 1e-5}, {"backbone_learning_rate": 1e-5}),
     ],
@@ -180,25 +169,6 @@ def test_no_two_rows_have_the_same_title() -> None:
         "adapter (again)",
     ]
     assert study.title("both", "imdb") == "in turn, from imdb (both)"
-
-
-def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
-    rows = {
-        "wide": {"method": "adapter", "title": "wide adapter"},
-        "cls": {"method": "full"},
-        "fusion": {"of": "wide"},
-        "sequential": {"published": {"sst": "SST first"}},
-        "full": {"published": "full FT"},
-    }
-    study = parse(methods=["full", "cls", "wide", "fusion", "sequential"], rows=rows)
-    lines = (("full",), ("cls",), ("wide",), ("sequential", "sst"), ("fusion",), ("adapter",))
-    titles = [study.title(*line) for line in lines]
-    assert titles == ["full fine-tuning", "cls", "wide adapter", "sequential, from sst", "fusion", "adapter"]
-    assert [study.row(name).of for name in ("fusion", "sequential", "full")] == ["wide", "full", None]
-    names = [
-        study.published_names(*line) for line in (("full",), ("cls",), ("sequential", "sst"), ("sequential", "sts"))
-    ]
-    assert names == [("full FT",), (), ("SST first",), ()]
 
 
 def test_the_curve_has_the_points_below_the_main_tables_rows() -> None:
