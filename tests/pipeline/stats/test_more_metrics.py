@@ -1,5 +1,7 @@
 """Further metrics agree with scikit-learn and SciPy, and their tests seldom find what is not there."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -22,6 +24,7 @@ def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
     generator = np.random.default_rng(seed)
     labels, drawn = generator.integers(0, classes, (2, 40))
     predictions = np.where(generator.random(40) < 0.6, labels, drawn)
+    assert score("accuracy", predictions, labels) == (predictions == labels).mean()
     assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
     assert score("matthews", predictions, labels) == pytest.approx(matthews_corrcoef(labels, predictions))
     assert score("kappa", predictions, labels) == pytest.approx(cohen_kappa_score(labels, predictions))
@@ -105,12 +108,12 @@ def equal_systems(metric: Metric, seeds: int, trial: int) -> tuple[np.ndarray, n
         return ours, theirs, labels
     labels, shared = generator.normal(size=(2, 120))
     ours, theirs = labels + shared + generator.normal(size=(2, seeds, 120))
-    return np.exp(ours), theirs, labels
+    return np.exp(ours) if metric == "spearman" else 3 * ours + 7, theirs, labels
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("metric", ADDED)
+@pytest.mark.parametrize("metric", ["accuracy", "pearson", *ADDED])
 def test_of_200_pairs_of_equal_systems_few_are_called_different(metric: Metric, seeds: int) -> None:
     # At level 0.05 5 % are expected; 8 % are two standard deviations more.
     different = 0
@@ -131,3 +134,46 @@ def test_a_task_takes_the_metrics_of_its_kind(metric: Metric) -> None:
         else:
             with pytest.raises(PipelineError, match=f"metric: use .* for kind '{kind}'"):
                 Task.parse({**task, "kind": kind, **values}, "mood")
+
+
+# What rows add to a metric.
+
+
+def systems(metric: Metric, sample: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions (1, B) of two systems and labels (B,)."""
+    generator = np.random.default_rng(sample)
+    if metric in METRICS_OF["classes"]:
+        labels = generator.integers(0, 3, rows).astype(float)
+        ours, theirs = (np.where(generator.random((1, rows)) < share, labels, 1.0) for share in (0.8, 0.6))
+        return ours, theirs, labels
+    labels = generator.normal(size=rows)
+    ours, theirs = labels + generator.normal(size=(2, 1, rows))
+    return ours, theirs, labels
+
+
+def test_every_name_has_a_measure_and_belongs_to_a_kind_of_task() -> None:
+    names = {name for metrics in METRICS_OF.values() for name in metrics}
+    assert sorted(names) == sorted(METRICS) == sorted(get_args(Metric))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_best_score_is_1_and_none_is_below_the_worst(metric: Metric) -> None:
+    for seed in range(1, 20):
+        ours, _, labels = systems(metric, seed)
+        assert score(metric, labels, labels) == pytest.approx(1)
+        assert METRICS[metric].worst <= score(metric, ours[0], labels) < 1
+    assert METRICS[metric].normalised(METRICS[metric].worst) == 0
+    assert METRICS[metric].normalised(1) == 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_rows_add_has_the_score_as_its_mean_and_varies_between_samples_as_the_score_does(metric: Metric) -> None:
+    scores, errors = [], []
+    for sample in range(400):
+        ours, theirs, labels = systems(metric, sample, rows=150)
+        rows = METRICS[metric].rows(np.stack([ours, theirs]), labels)
+        assert rows.shape == (2, 1, 150)
+        scores.append([METRICS[metric].score(values[0], labels) for values in (ours, theirs)])
+        np.testing.assert_allclose(rows.mean(axis=-1)[:, 0], scores[-1], atol=1e-9)
+        errors.append(np.subtract(*rows[:, 0]).std(ddof=1) / np.sqrt(150))
+    assert np.mean(errors) == pytest.approx(np.std(np.subtract(*np.transpose(scores)), ddof=1), rel=0.12)
