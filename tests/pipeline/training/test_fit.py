@@ -171,15 +171,6 @@ def test_early_stopping_waits_for_its_patience() -> None:
     assert len(train(make_model(), evaluate=lambda _: next(scores), early_stopping_patience=1).curve) == 2
 
 
-def test_frozen_parameters_do_not_move() -> None:
-    model = make_model()
-    model[0].requires_grad_(False)
-    before = weights(model)
-    train(model)
-    assert equal(weights(model)[:2], before[:2])
-    assert not equal(weights(model)[2:], before[2:])
-
-
 def test_a_model_with_nothing_to_train_is_refused() -> None:
     with pytest.raises(PipelineError, match="nothing is trainable"):
         train(make_model().requires_grad_(False))
@@ -360,13 +351,6 @@ def test_a_start_that_is_never_beaten_is_kept_over_a_stop(tmp_path: Path) -> Non
     assert equal(weights(resumed), weights(make_model()))
 
 
-def test_of_several_scores_the_mean_decides_and_all_are_in_the_curve() -> None:
-    scores = iter([{"a": 0.2, "b": 0.6}, {"a": 0.9, "b": 0.1}, {"a": 0.0, "b": 0.7}])
-    fitted = train(make_model(), evaluate=lambda _: next(scores))
-    assert (fitted.best_epoch, fitted.best_score) == (2, 0.5)
-    assert [(row["dev_a"], row["dev_b"]) for row in fitted.curve] == [(0.2, 0.6), (0.9, 0.1), (0.0, 0.7)]
-
-
 def test_a_model_with_nothing_to_train_is_scored_as_it_is_where_its_start_is() -> None:
     fitted = train(make_model().requires_grad_(False), loss=stopping(1), score_start=True)
     assert comparable(fitted.curve) == [
@@ -484,13 +468,6 @@ class Named(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.relu(self.backbone.encoder.layer[0](x)))
-
-
-def test_equal_rates_are_plain_training_bit_for_bit() -> None:
-    plain, named = Named(), Named()
-    train(plain)
-    train(named, backbone_learning_rate=1e-2, head_learning_rate=1e-2, layer_decay=1.0, schedule="linear")
-    assert equal(weights(plain), weights(named))
 
 
 def test_the_parts_of_a_model_move_by_their_own_rates() -> None:

@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from pipeline.data.batches import Piece
+from pipeline.data.tasks import find_task
 from pipeline.settings.parts import Mixing
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.training.fit import TrainingData
-from pipeline.training.mixing import Joint, TaskBatches, mixed, probabilities, sampled
+from pipeline.training.mixing import Joint, TaskBatches, by_temperature, mixed, probabilities, sampled
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
 EPOCHS = 6
 RULES = get_args(Mixing)
 ONE_A_STEP = [rule for rule in RULES if rule != "simultaneous"]
 ROWS = {"sst": 8544, "quora": 141498, "sts": 6040}
+STEPS = 40_000
 
 Step = list[tuple[str, list[int]]]
 
@@ -127,14 +130,36 @@ def test_probabilities_are_the_sizes_to_the_power_of_alpha(alpha: float, expecte
     assert list(probabilities(ROWS, alpha).values()) == pytest.approx(expected, abs=5e-5)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.5, 0.2])
-def test_tasks_are_drawn_as_often_as_they_should_be(alpha: float) -> None:
-    total = 40_000
-    training = Joint(dict.fromkeys(ROWS, 100), ROWS, total // 4, epochs=4, seed=3)
-    found = Counter(task for (task,) in sampled(training, [alpha] * 4))
-    for task, chance in probabilities(ROWS, alpha).items():
-        # Four standard deviations of a binomial share.
-        assert found[task] / total == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / total))
+def training(temperature: float) -> Joint:
+    return Joint(dict.fromkeys(ROWS, 100), ROWS, STEPS // 4, epochs=4, seed=3, temperature=temperature)
+
+
+@pytest.mark.parametrize("limit", [2**21, 10_000, 1])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 8.0])
+def test_tasks_are_drawn_as_often_as_the_temperature_says(temperature: float, limit: int) -> None:
+    drawn = Counter(task for (task,) in by_temperature(training(temperature), limit))
+    sizes = {task: min(count, limit) ** (1 / temperature) for task, count in ROWS.items()}
+    for task, size in sizes.items():
+        chance = size / sum(sizes.values())
+        # Four standard deviations of a binomial count.
+        assert drawn[task] == pytest.approx(chance * STEPS, abs=4 * np.sqrt(STEPS * chance * (1 - chance)))
+
+
+@pytest.mark.parametrize(("temperature", "alpha"), [(1.0, 1.0), (2.0, 0.5), (5.0, 0.2)])
+def test_a_temperature_is_the_inverse_of_the_power_of_the_sizes(temperature: float, alpha: float) -> None:
+    joint = training(temperature)
+    assert list(by_temperature(joint)) == list(sampled(joint, [alpha] * 4))
+
+
+def test_the_temperature_tells_recipes_apart_only_where_it_is_used() -> None:
+    def identity(joint: bool = True, **settings: object) -> dict[str, object]:
+        recipe = Recipe(trainable="full", **settings)
+        return resolve(recipe, find_task("sst"), "fp32", joint=joint).identity
+
+    assert identity(mixing="temperature", temperature=2.0)["temperature"] == 2
+    assert "temperature" not in identity(mixing="temperature")
+    assert identity(mixing="annealed", temperature=2.0) == identity(mixing="annealed")
+    assert identity(False, mixing="temperature", temperature=2.0) == identity(False)
 
 
 def test_each_sampling_rule_has_its_alpha() -> None:

@@ -14,14 +14,13 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.tasks import find_task
-from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
 from pipeline.training.terms.smart import Smoothness, perturbation, perturbed
 from pipeline.training.terms.term import Regularised, class_divergence, divergence_of, squared_error
-from tests.pipeline.methods.adapted import add_adapter, randomise
+from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
 BATCH = {
@@ -216,34 +215,6 @@ def test_of_two_encoders_both_are_perturbed_each_by_its_own_gradient(encoder: Pr
     assert all(parameter.grad is None for parameter in second.parameters())
 
 
-def test_gradients_reach_the_embeddings_through_frozen_adapters_and_fusion(encoder) -> None:
-    """The fast form of fusion gives perturbations the gradient that AdapterHub's own does."""
-    from adapters.composition import Fuse
-
-    names = ["films", "meals"]
-    for name in names:
-        add_adapter(encoder, name, "houlsby", 8)
-    randomise(encoder, "adapter_up", seed=5)
-    randomise(encoder, "adapter_down", seed=6)
-    encoder.add_adapter_fusion(Fuse(*names))
-    encoder.set_active_adapters(Fuse(*names))
-    encoder.requires_grad_(False)
-    found, weights = {}, torch.randn(32, generator=torch.Generator().manual_seed(6))
-    for implementation in ("stock", "fast"):
-        use_fusion_implementation(encoder, implementation)
-        states: list[Tensor] = []
-
-        def free(output: Tensor, states: list[Tensor] = states) -> Tensor:
-            states.append(torch.zeros_like(output).requires_grad_())
-            return states[-1]
-
-        with perturbed(encoder.embeddings, free):
-            hidden = encoder(**{k: BATCH[k] for k in ("input_ids", "attention_mask")}).last_hidden_state
-        (found[implementation],) = torch.autograd.grad((hidden @ weights).sum(), states[0])
-    assert found["fast"].abs().amax() > 1e-3
-    torch.testing.assert_close(found["fast"], found["stock"], rtol=1e-3, atol=1e-4)
-
-
 def test_the_perturbation_is_in_fp32_where_the_model_computes_in_bf16(encoder) -> None:
     model = build(encoder, "full")
     seen: list[Tensor] = []
@@ -315,14 +286,10 @@ def test_the_symmetric_divergence_of_classes_is_that_of_its_formula_and_of_two_k
 
 
 def test_its_gradient_is_the_difference_of_probabilities() -> None:
-    """Each target is held fixed; differentiating those too gives (.2208, .6002, -.8210)."""
+    """Each target is held fixed; differentiating those too would give (.2208, .6002, -.8210)."""
     for_z, for_y = gradients(Z, Y)
     assert for_z[0].tolist() == pytest.approx([0.1547, 0.4205, -0.5752], abs=1e-4)
     torch.testing.assert_close(for_y, -for_z)
-    z = Z.clone().requires_grad_()
-    p, q = z.softmax(-1), Y.softmax(-1)
-    (full,) = torch.autograd.grad(((p - q) * (z - Y)).sum(), z)
-    assert full[0].tolist() == pytest.approx([0.2208, 0.6002, -0.8210], abs=1e-4)
 
 
 def test_one_logit_is_the_bernoulli_case_and_not_zero() -> None:

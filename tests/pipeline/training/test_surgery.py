@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from pipeline.training.surgery import Surgery, dual_cone_weights, inner_products, weighting_of
 
-CONFLICT = ((1.0, 0.0), (-1.0, 1.0))
 ORDERED = ((1.0, 0.0, 0.0), (-1.0, 1.0, 0.0), (-1.0, -2.0, 1.0))
 RULES: tuple[Any, ...] = ("pcgrad", "upgrad")
 
@@ -45,12 +44,6 @@ def projected(gradients: Any, orders: Any) -> np.ndarray:
                 found -= found @ other / (other @ other) * other
         total += found
     return total
-
-
-def test_pcgrad_takes_the_conflict_out_of_each_of_two_gradients() -> None:
-    """(1, 0) becomes (.5, .5), (-1, 1) becomes (0, 1)."""
-    for seed in range(5):
-        assert shared("pcgrad", CONFLICT, seed) == pytest.approx([0.5, 1.5])
 
 
 def test_pcgrad_of_three_depends_on_the_order_and_on_nothing_else() -> None:
