@@ -13,12 +13,10 @@ from torch import nn
 from pipeline.methods import fast_fusion
 from pipeline.methods.anchored import AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import add_fusion, use_fusion_implementation
+from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, trainable
 from tests.pipeline.methods.test_fast_fusion import assert_same, fused_model
 
@@ -109,9 +107,3 @@ def test_stock_adapterhub_runs_what_was_saved(
     stock.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True, set_active=True)
     assert not layers(stock)
     torch.testing.assert_close(hidden(stock), hidden(encoder), atol=2e-4, rtol=0)
-
-
-def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
-    recipe = Recipe(trainable="fusion", fusion="anchored", fusion_rank=999)
-    with pytest.raises(PipelineError, match="fusion_rank 999 is more than the backbone's width"):
-        add_fusion(backbone.load(), folders, recipe, "films")

@@ -13,7 +13,6 @@ from transformers import BertModel
 
 from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import load_fusion
-from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import train_layernorms
 from pipeline.methods.saved import SavedModules
 from pipeline.methods.standard import value_names, value_regularisation
@@ -81,15 +80,6 @@ def test_the_norm_above_modernberts_layers_trains_though_the_lowest_is_left_out(
     encoder = open_backbone(str(save_backbone(tmp_path, "modernbert"))).load().requires_grad_(False)
     train_layernorms(encoder, dropped)
     assert {name.split(".")[0] for name, parameter in encoder.named_parameters() if parameter.requires_grad} == trains
-
-
-def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:
-    folder = saved("films", 0, (0,))
-    assert all(".layer.1." in key for key in keys(folder.folder / "adapter.safetensors"))
-    ours, theirs = backbone.load(), stock(backbone_folder)
-    load_adapter(ours, "films", folder)
-    theirs.load_adapter(str(folder.folder), use_safetensors=True, set_active=True)
-    torch.testing.assert_close(hidden(ours), hidden(theirs), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("by", ["adapters", "fusion"])

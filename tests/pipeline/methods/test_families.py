@@ -165,10 +165,12 @@ def test_trained_layernorms_are_saved_with_their_adapter(backbone: Backbone, tmp
 
 def test_each_of_several_tasks_has_its_own_layernorms(backbone: Backbone) -> None:
     encoder = backbone.load()
-    add_modules(encoder, ["films", "meals"], Recipe(bottleneck=8, train_layernorm=True))
+    add_modules(encoder, ["films", "meals"], Recipe(adapter="lora", train_layernorm=True))  # LoRA begins as nothing
     activate(encoder, "films")
     before = hidden(encoder)
+    same(before, hidden(backbone.load()))
     randomise(encoder, ".own.tasks.meals.", seed=1)
     assert torch.equal(hidden(encoder), before)
     randomise(encoder, ".own.tasks.films.", seed=2)
     assert not torch.allclose(hidden(encoder), before, atol=1e-3)
+    backbone.check_unchanged(encoder)

@@ -7,7 +7,6 @@ import adapters
 import pytest
 import torch
 from adapters.composition import Fuse
-from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -159,21 +158,6 @@ def test_the_mix_has_the_gradients_of_its_function() -> None:
     )
 
 
-@pytest.mark.parametrize("implementation", ["stock", "fast"])
-def test_attention_can_be_read(implementation: Any) -> None:
-    model = fused_model().eval()
-    use_fusion_implementation(model, implementation)
-    with torch.inference_mode():
-        found = model(**batch(), output_adapter_fusion_attentions=True).adapter_fusion_attentions
-    (by_layer,) = found.values()
-    assert sorted(by_layer) == [0, 1]
-    for by_site in by_layer.values():
-        assert by_site.keys() == {"mh_adapter", "output_adapter"}
-        for attention in by_site.values():
-            assert attention.shape == (3, 7, 3)
-            torch.testing.assert_close(torch.from_numpy(attention).sum(-1), torch.ones(3, 7), check_dtype=False)
-
-
 def test_attention_is_that_of_stock_also_in_bf16() -> None:
     model = fused_model(dtype=torch.float32).eval()
     found = {}
@@ -216,25 +200,6 @@ def test_prediction_between_training_steps_follows_the_optimiser() -> None:
         before = after
     use_fusion_implementation(model, "stock")
     torch.testing.assert_close(after, predicted(model), rtol=0, atol=1e-10)
-
-
-def test_another_fusion_over_as_many_adapters_is_another_bank() -> None:
-    model = fused_model((4, 4, 4))
-    use_fusion_implementation(model, "fast")
-    sites = [vars(site) for site in model.modules() if isinstance(site, BottleneckLayer)]
-    fast = [site["compose_fuse"] for site in sites]
-    for names in (("task0", "task1"), ("task0", "task2"), ("task2", "task0")):
-        model.add_adapter_fusion(Fuse(*names))
-        model.train_adapter_fusion(Fuse(*names))
-        model.double().eval()
-        found = {}
-        for implementation in ("stock", "fast"):
-            for site, own in zip(sites, fast, strict=True):
-                site.pop("compose_fuse", None)
-                if implementation == "fast":
-                    site["compose_fuse"] = own  # the same one for every fusion, with the bank of the one before
-            found[implementation] = model(**batch()).last_hidden_state.detach()
-        torch.testing.assert_close(found["fast"], found["stock"], rtol=0, atol=1e-10)
 
 
 def moved(parameter: nn.Parameter) -> Tensor:
@@ -301,35 +266,6 @@ def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
         site.adapters["task1"].requires_grad_(True)
     assert_same(model)
     assert len(count_fast) == 2
-
-
-@pytest.mark.parametrize(
-    ("setting", "fast"),
-    [({"query": False}, 0), ({"key": False}, 0), ({"value": False}, 0), ({"residual_before": True}, 0),
-     ({"temperature": True}, 0), ({"regularization": False}, 4)],
-    ids=str,
-)  # fmt: skip
-def test_a_fusion_of_another_form_goes_to_stock(setting: dict[str, bool], fast: int, count_fast: list[int]) -> None:
-    model = fused_model(**setting)
-    use_fusion_implementation(model, "fast")
-    model.eval()
-    try:
-        model(**batch())
-    except (AttributeError, RuntimeError, TypeError):
-        assert fast == 0  # AdapterHub does not compute every form that it can be asked for
-    assert len(count_fast) == fast
-
-
-def test_adapters_that_a_site_lacks_go_to_stock() -> None:
-    layer = fused_model().encoder.layer[0].output
-    site = FusionSite(layer, lambda setup, state, lvl: (setup, state, lvl))
-    setup: Any = Fuse("task0", "task1", "elsewhere")
-    layer.adapters_config.fusions[setup.name], layer.adapters_config.fusion_name_map[setup.name] = (
-        layer.adapters_config.fusions["task0,task1,task2"],
-        None,
-    )
-    assert site(setup, "state", 2) == (setup, "state", 2)
-    assert site(setup, "state") == (setup, "state", 0)
 
 
 @pytest.mark.parametrize("rank", [64, 40])

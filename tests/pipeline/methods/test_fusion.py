@@ -108,14 +108,6 @@ def by_hand(vectors: np.ndarray, density: float) -> np.ndarray:
     return merged
 
 
-def test_signs_in_conflict_are_settled_by_their_mass() -> None:
-    """The mean is over those that agree, and what was trimmed has no vote."""
-    vectors = torch.tensor([[4.0, -1.0, 3.0, 0.1, 2.0], [2.0, -3.0, -3.0, 5.0, 0.2], [-5.0, 2.0, 0.3, -1.0, 0.1]])
-    #  kept of five, three: [4, ., 3, ., 2], [., -3, -3, 5, .], [-5, 2, ., -1, .]
-    torch.testing.assert_close(ties(vectors, 0.6), torch.tensor([-5.0, -3.0, 0.0, 5.0, 2.0]))
-    torch.testing.assert_close(ties(vectors, 1.0), torch.tensor([3.0, -2.0, 1.65, 2.55, 2.3 / 3]))
-
-
 @pytest.mark.parametrize("density", [0.01, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_ties_is_what_it_is_by_hand(count: int, density: float) -> None:

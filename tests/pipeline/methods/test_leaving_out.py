@@ -61,17 +61,6 @@ def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implemen
     assert list(encoder.state_dict()) == names
 
 
-@pytest.mark.parametrize("form", ["token", "scalar", "vector", "matrix"])
-def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:
-    encoder, names = fused(backbone, sources, form, "fast"), members(form)
-    with leaving_out(encoder, names, "meals"):
-        found = hidden(encoder)
-    for key, parameter in encoder.named_parameters():
-        if "adapter_fusion_layer" in key:
-            parameter[names.index("meals")] = 0
-    torch.testing.assert_close(found, hidden(encoder), atol=1e-5, rtol=1e-5)
-
-
 def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:
     encoder = fused(backbone, sources, "token", "fast")
     whole = hidden(encoder)

@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from pipeline.data.tasks import find_task
-from pipeline.methods.fusion import add_fusion, use_fusion_implementation
-from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.fusion import add_fusion
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
@@ -16,20 +14,6 @@ from tests.pipeline.methods.adapted import hidden, save_sources, trainable
 
 STS = find_task("sts")
 MEAN = Recipe.parse({"trainable": "fusion", "fusion": "mean", "bottleneck": 8}, "mean")
-
-
-@pytest.mark.parametrize("implementation", ["fast", "stock"])
-def test_a_mean_of_copies_of_an_adapter_is_that_adapter(
-    implementation: Any, backbone: Backbone, tmp_path: Path
-) -> None:
-    saved = save_sources(backbone, ["films"], tmp_path)["films"]
-    alone, fused = backbone.load(), backbone.load()
-    load_adapter(alone, "films", saved, ())
-    alone.set_active_adapters("films")
-    add_fusion(fused, {"films": saved, "meals": saved, "pairs": saved}, MEAN, "films")
-    use_fusion_implementation(fused, implementation)
-    torch.testing.assert_close(hidden(fused), hidden(alone), rtol=0, atol=1e-5)
-    assert not torch.allclose(hidden(fused), hidden(backbone.load()), atol=0.01)
 
 
 def test_a_mean_is_a_gated_fusion_whose_gates_are_one_over_n_and_do_not_train(

@@ -258,11 +258,6 @@ def test_every_kind_has_settings_and_a_method() -> None:
     assert {*ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
 
 
-def test_every_kind_with_settings_has_small_ones_for_tests() -> None:
-    without = {*ADAPTER_KINDS.values()} - {FLAGS[key][0] for key in SIZES} - {""}
-    assert not without, f"add sizes of {', '.join(without)} that fit a backbone of width {WIDTH} to tests.nano.SIZES"
-
-
 def test_fusion_takes_and_builds_the_kinds_that_are_named_as_bottlenecks(encoder: PreTrainedModel) -> None:
     """One that shares their settings is neither fused nor taken for one of them."""
     assert {kind for kind, method in METHODS.items() if method is BOTTLENECK} == BOTTLENECKS

@@ -1,7 +1,6 @@
 """Adapters side by side give what each gives alone, and what lies below the first of them is computed once."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import adapters
 import pytest
@@ -10,9 +9,9 @@ from adapters import SeqBnConfig
 from adapters.composition import Parallel
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
-from pipeline.methods.parallel import ParallelSite, parallel_adapters
+from pipeline.methods.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import PADDED, add_adapter, hidden, randomise
 
@@ -133,17 +132,3 @@ def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backb
     encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, original_ln_before=False))
     with pytest.raises(ValueError, match="differ in the order of"):
         parallel_adapters(encoder, NAMES[:2])
-
-
-def test_loaded_folders_are_all_a_caller_needs(backbone: Backbone, backbone_folder: Path, tmp_path: Path) -> None:
-    """From stock AdapterHub's own model and calls, as a benchmark would."""
-    encoder = make(backbone)
-    encoder.save_all_adapters(str(tmp_path), use_safetensors=True)
-    model = AutoModel.from_pretrained(backbone_folder, add_pooling_layer=False)
-    adapters.init(model)
-    for name in NAMES:
-        model.load_adapter(str(tmp_path / name), use_safetensors=True)
-    model.requires_grad_(False)
-    parallel_adapters(model, NAMES)
-    torch.testing.assert_close(hidden(model, PADDED), alone(encoder, NAMES), atol=1e-5, rtol=1e-5)
-    assert sum(isinstance(vars(m).get("compose_parallel"), ParallelSite) for m in model.modules()) == 4

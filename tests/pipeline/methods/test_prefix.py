@@ -83,23 +83,3 @@ def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> Non
     additive = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
     found = [attention(states, attention_mask=mask)[0] for mask in (visible, additive)]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
-
-
-def test_one_vector_again_and_again_is_that_vector_with_more_weight(backbone: Backbone) -> None:
-    """L_p equal slots are one with log L_p on its score: another function than one slot, the same keys and values."""
-    states = token_states(backbone.load(), 1)
-    once, often = (with_prefix(backbone, [state.expand(n, -1) for state in states]) for n in (1, LENGTH))
-    for model in (once, often):
-        model.requires_grad_(False)
-    plain = backbone.load().eval()
-    x = plain.embeddings(input_ids=IDS)
-    first = plain.encoder.layer[0]
-    longer = torch.cat([states[0].expand(len(x), -1, -1), x], dim=1)
-    bias = torch.zeros(len(x), 1, 1, longer.shape[1])
-    bias[..., 0] = torch.log(torch.tensor(float(LENGTH)))
-    bias[..., 1:] = (1.0 - MASK[:, None, None, :]) * torch.finfo(torch.float32).min
-    expected = first(longer, bias)[0][:, 1:]
-    found = often(input_ids=IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
-    torch.testing.assert_close(found[MASK.bool()], expected[MASK.bool()], rtol=1e-4, atol=1e-5)
-    alone = once(input_ids=IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
-    assert (alone - found)[MASK.bool()].abs().max() > 1e-3

@@ -22,25 +22,10 @@ from tests.pipeline.methods.adapted import add_adapter
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_takes_an_adapter_and_keeps_its_frozen_weights(family: str, tmp_path: Path) -> None:
-    backbone = open_backbone(str(save_backbone(tmp_path, family)))
+def test_every_family_says_what_it_reads(family: str, families: dict[str, Backbone]) -> None:
+    backbone = families[family]
     assert backbone.tokenizer.token_types == (family in ("bert", "electra"))
     assert backbone.max_length == (32 if family == "roberta" else 34)
-    encoder = backbone.load()
-    add_adapter(encoder, "films", "houlsby", 8)
-    optimizer = torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad], lr=0.1)
-    ids = torch.randint(5, 20, (2, 7))
-    encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.square().mean().backward()
-    optimizer.step()
-    backbone.check_unchanged(encoder)
-
-
-def test_a_changed_weight_is_noticed(backbone: Backbone) -> None:
-    encoder = backbone.load()
-    with torch.no_grad():
-        next(encoder.parameters())[0, 0] += 1e-6
-    with pytest.raises(RuntimeError, match="changed"):
-        backbone.check_unchanged(encoder)
 
 
 def test_what_is_loaded_beside_the_backbone_may_not_change_a_bit_of_it(backbone: Backbone) -> None:
@@ -274,10 +259,7 @@ def pickled(folder: Path) -> None:
 
 CODE = "raise SystemExit('code was run')"
 RUNNING: list[tuple[Damage, str]] = [
-    (
-        change_config(auto_map={"AutoModel": "evil.Model"}),
-        "config.json names custom code (auto_map), which is never",
-    ),
+    (change_config(auto_map={"AutoModel": "evil.Model"}), "config.json names custom code (auto_map), which is never"),
     (
         change_config(model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}),
         "config.json names custom code (auto_map)",
@@ -369,16 +351,3 @@ def test_they_are_the_mean_over_heads_of_eager_attention(family: str, pooling: A
         assert found.shape == (len(tokens), len(tokens))
         assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
         assert found == pytest.approx(expected[layer - 1][0].mean(dim=0).numpy(), abs=1e-5)
-
-
-def test_an_adapter_changes_what_is_above_it_alone(backbone: Backbone) -> None:
-    inputs, _ = one_input(backbone.tokenizer, "the film is good", max_length=24)
-    plain = attention_maps(backbone.load().eval(), inputs, [1, 2])
-    encoder = backbone.load()
-    add_adapter(encoder, "films", "houlsby", 8)
-    for name, parameter in encoder.named_parameters():
-        if "adapters.films" in name:
-            torch.nn.init.normal_(parameter, std=1.0, generator=torch.Generator().manual_seed(0))
-    adapted = attention_maps(encoder.eval(), inputs, [1, 2])
-    assert adapted[1] == pytest.approx(plain[1], abs=1e-5)
-    assert abs(adapted[2] - plain[2]).max() > 0.01

@@ -91,14 +91,6 @@ def test_a_mask_of_fewer_rows_is_that_of_each_encoding_in_turn(tmp_path: Path, f
     torch.testing.assert_close(attention(states, mask)[0], expected, rtol=0, atol=2e-6)
 
 
-def test_attention_maps_are_still_whole(tmp_path: Path) -> None:
-    model = encoder(tmp_path, "bert").eval()
-    make_lean(model, "cls")
-    found = model(**batch(), output_attentions=True)
-    assert [attention.shape for attention in found.attentions] == [(3, 2, 9, 9)] * 2
-    assert found.last_hidden_state.shape == (3, 9, 32)
-
-
 def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path: Path) -> None:
     model = encoder(tmp_path, "bert", dropout=0.5)
     make_lean(model, "mean")

@@ -56,14 +56,6 @@ def test_a_step_of_one_task_moves_what_is_shared_and_no_other_tasks_own_layers(
         assert bool(moved & own) == (task == "a" and top > 0)
 
 
-def test_with_all_layers_split_the_embeddings_alone_are_shared(encoder: PreTrainedModel) -> None:
-    first, second, third = split_encoder(encoder, len(layers_of(encoder)), 3)
-    assert first is encoder
-    shared = {id(parameter) for parameter in first.parameters()} & {id(parameter) for parameter in second.parameters()}
-    assert shared == {id(parameter) for parameter in encoder.embeddings.parameters()}
-    assert not {id(p) for p in second.encoder.parameters()} & {id(p) for p in third.encoder.parameters()}
-
-
 @pytest.mark.parametrize(("top", "millions"), [(0, 109.48), (2, 137.8), (3, 152.0), (4, 166.2), (6, 194.5)])
 def test_parameters_are_berts_and_the_copied_layers(top: int, millions: float) -> None:
     """Hayes 2024: 109.48 M and 2 k times 7.088 M for three tasks; the pooler, which is not copied, is not used here."""
