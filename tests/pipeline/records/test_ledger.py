@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger, RunBusy
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.records.store import SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers, leftovers, write_text
@@ -96,20 +96,6 @@ def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledge
     assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
     with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
         written.score("quora")
-    remedy = rf"remove it \(python -m pipeline runs remove {RUN} --force\) and run the command again"
-    message = rf"predictions-quora\.parquet: no such file: {remedy}"
-    with pytest.raises(PipelineError, match=message):
-        ledger.predictions(RUN, "quora")
-
-
-def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
-    ledger.finish(
-        record(), [{"epoch": 0, "loss": None, "dev": 0.3}, {"epoch": 1, "loss": 0.7, "dev": 0.4}], PREDICTIONS
-    )
-    assert (ledger.folder(RUN) / "curve.csv").read_text() == "epoch,loss,dev\n0,,0.3\n1,0.7,0.4\n"
-    curve = ledger.curve(RUN)
-    assert curve["dev"].tolist() == [0.3, 0.4]
-    assert curve["loss"].isna().tolist() == [True, False]
 
 
 def test_attention_comes_back_as_it_was_whatever_a_task_is_called(ledger: Ledger) -> None:
@@ -327,27 +313,6 @@ Ledger(ROOT).remove(ARGUMENTS[0])
     (left,) = ledger.root.iterdir()
     assert left in leftovers(tmp_path)
     assert (ledger.began(RUN), ledger.records()) == (False, ({}, {}))
-
-
-def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
-    (tmp_path / "reports").write_text("a file")
-    with pytest.raises(PipelineError, match="cannot write .*there is a file"), Ledger(tmp_path / "reports").lock(RUN):
-        pytest.fail("locked in a file")
-
-
-def test_equal_identities_have_equal_names_and_others_do_not() -> None:
-    identity = {"seed": 1, "recipe": {"epochs": 2, "learning_rate": 1e-3}, "data": None}
-    name = run_name(identity)
-    assert len(name) == 12
-    assert set(name) <= set("0123456789abcdef")
-    assert run_name(dict(reversed(identity.items()))) == name
-    others = [{"seed": 2}, {"seed": "1"}, {"recipe": {"epochs": 2, "learning_rate": 2e-3}}, {"data": "x"}, {"new": 0}]
-    assert len({name, *(run_name(identity | other) for other in others)}) == 1 + len(others)
-
-
-def test_the_summary_holds_what_the_training_verbs_promise() -> None:
-    measured = ["trainable_parameters", "seconds", "examples_per_second", "peak_memory_mb"]
-    assert list(record().summary()) == ["run", "kind", "task", "metric", "dev", *measured, "artifact"]
 
 
 @pytest.mark.parametrize("changes", [{"scores": {}}, {"identity": {"tasks": {}}}], ids=str)

@@ -31,27 +31,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_new_file_has_its_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "er" / "file"
-    with new_file(file) as temporary:
-        temporary.write_text("new")
-        assert not file.exists()
-    assert file.read_text() == "new"
-    assert names(file.parent) == ["file"]
-
-
 def fill(folder: Path, *files: str) -> None:
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
-
-
-def test_a_new_folder_has_its_files_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "a" / "b") as temporary:
-        fill(temporary, "one", "sub/two")
-        assert not (tmp_path / "a" / "b").exists()
-    assert (tmp_path / "a" / "b" / "sub" / "two").read_text() == "sub/two"
-    assert names(tmp_path / "a") == ["b"]
 
 
 def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
@@ -293,14 +276,6 @@ def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch:
     assert stands()
     assert {path.stat().st_ino for path in ([target] if kind == "file" else target.rglob("*"))} <= before
     assert tmp_path.stat().st_ino in after
-
-
-@pytest.mark.parametrize("write", [new_file, new_folder])
-def test_a_place_that_cannot_be_written_is_named(write: Writer, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    message = "cannot write .*file: there is a file where a folder is needed"
-    with pytest.raises(PipelineError, match=message), write(tmp_path / "file" / "below"):
-        pass
 
 
 def test_a_number_json_does_not_know_leaves_the_old_file(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel
 from safetensors import SafetensorError
 
-from pipeline.system.errors import PipelineError, raise_all, validation_problems, writing
+from pipeline.system.errors import PipelineError, raise_all, writing
 from pipeline.system.reading import ModelFiles, read_json, read_model, read_toml
 
 REASONS = {
@@ -72,50 +72,9 @@ def test_anything_else_goes_through_as_it_is(error: BaseException) -> None:
     assert caught.value is error
 
 
-class Inner(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    size: int = Field(gt=0)
-
-
-class Outer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    parts: tuple[Inner, ...] = ()
-
-    @field_validator("name")
-    @classmethod
-    def _short(cls, name: str) -> str:
-        if len(name) > 3:
-            raise ValueError("too long")
-        return name
-
-
-def test_each_mistake_is_one_line_with_its_key_and_value() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Outer.model_validate({"name": "long name", "parts": [{"size": 0}, {"size": "big"}, {}, {"size": 1, "x": 2}]})
-    assert validation_problems(caught.value) == [
-        "name: too long (got 'long name')",
-        "parts.0.size: Input should be greater than 0 (got 0)",
-        "parts.1.size: Input should be a valid integer, unable to parse string as an integer (got 'big')",
-        "parts.2.size: missing",
-        "parts.3.x: unknown key",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("problems", "message"),
-    [
-        (["a"], "file: 1 problem\n  a"),
-        (["a", "b: c"], "file: 2 problems\n  a\n  b: c"),
-        (["a", "b", "a"], "file: 2 problems\n  a\n  b"),
-    ],
-)
-def test_all_problems_are_raised_in_one_error(problems: list[str], message: str) -> None:
-    with pytest.raises(PipelineError) as caught:
-        raise_all("file", problems)
-    assert str(caught.value) == message
+def test_each_problem_is_told_once() -> None:
+    with pytest.raises(PipelineError, match=r"^file: 2 problems\n  a\n  b$"):
+        raise_all("file", ["a", "b", "a"])
 
 
 class Point(BaseModel):
