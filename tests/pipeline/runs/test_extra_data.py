@@ -28,13 +28,6 @@ def test_a_run_says_how_many_rows_came_from_where(workspace: Workspace, quick: Q
     assert workspace.ledger.curve(record.run)["examples"].tolist() == [record.own.train_rows]
 
 
-def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, quick: Quick) -> None:
-    plain, more, turned = (
-        single(workspace, quick("full", extra=extra)).name for extra in ({}, EXTRA, {"meals": {"labels": {0: 1, 1: 0}}})
-    )
-    assert len({plain, more, turned}) == 3
-
-
 def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace, quick: Quick) -> None:
     recipes = {"films": quick("full", epochs=1, extra=EXTRA), "pairs": quick("full", epochs=1)}
     joint = joint_run(workspace, tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30})

@@ -167,20 +167,6 @@ def test_a_fusion_is_used_only_over_what_its_adapters_held(is_changed: bool, use
     assert best_model("sst", "auto", workspace).manifest.run == used
 
 
-def test_of_a_kind_that_was_not_trained_again_the_old_model_is_refused(tmp_path: Path) -> None:
-    store, task = Store(tmp_path / "store"), find_task("sst")
-    save(store, SST, meaning=task.meaning)
-    save(store, FUSED, kind="fusion", meaning={**task.meaning, "classes": [*task.classes][::-1]})
-    workspace = Workspace("", None, store.root, tmp_path / "reports")
-    with pytest.raises(PipelineError, match=rf"^run {FUSED} .* \(now in another order\): .* fuse --target sst\)"):
-        best_model("sst", "fusion", workspace, task)
-
-
-def test_no_model_of_a_kind_is_none() -> None:
-    assert best_of([artifact("adapter", 0.5, "a")], "fusion") is None
-    assert best_of([], "auto") is None
-
-
 def test_a_name_that_is_nearly_one_of_the_store_is_answered_with_it(tmp_path: Path) -> None:
     store, reports = Store(tmp_path / "store"), tmp_path / "reports"
     save(store, SST, "tickets")

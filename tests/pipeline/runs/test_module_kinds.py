@@ -7,14 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, MODULES_FILE, SiteAdapter
-from pipeline.models.switching import module_parameter_names
 from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Store
-from pipeline.runs.build import build_for_training
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -111,54 +108,3 @@ def test_two_tasks_train_over_one_backbone(trainable: str, settings: Any, worksp
     assert set(record.scores) == {"films", "pairs"}
     whole = record.cost.trainable_parameters > workspace.backbone.parameters
     assert whole == (trainable == "full+adapter")
-
-
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("trainable", ["adapter", "full+adapter"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_of_one_task_moves_no_module_and_no_head_of_another(
-    kind: str, trainable: str, workspace: Workspace, quick: Quick
-) -> None:
-    run = joint(workspace, quick, ("films", "pairs"), trainable, adapter=kind)
-    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
-    modules = module_parameter_names(model)
-    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-
-    def step(task: str) -> set[str]:
-        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        optimizer.zero_grad()
-        model(task, input_ids=ids, attention_mask=torch.ones_like(ids)).square().sum().backward()
-        optimizer.step()
-        return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
-
-    # Prefixes that come after another task's have their momentum, with which a gradient of zero would move them.
-    for task, other in (("films", "pairs"), ("pairs", "films"), ("films", "pairs")):
-        changed = step(task)
-        heads = {name for name in changed if ".head." in name}
-        assert heads == {f"models.{['films', 'pairs'].index(task)}.head.{name}" for name in head_names(model, task)}
-        assert not any(f".{other}." in name for name in changed & modules)
-        assert any(f".{task}." in name for name in changed & modules)
-
-
-def head_names(model: Any, task: str) -> list[str]:
-    return [name for name, _ in model.of(task).head.named_parameters()]
-
-
-def test_prediction_switches_to_the_task_that_is_asked_for(workspace: Workspace, quick: Quick) -> None:
-    """Whatever was run before, by the model itself or by one of its parts."""
-    run = joint(workspace, quick, ("films", "meals"), "adapter", adapter="prefix")
-    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
-    own = module_parameter_names(model)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in own and ".meals." in name:
-                parameter.neg_()
-    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    model.eval()
-    with torch.no_grad():
-        films, meals = (model.of(task).encode(**inputs) for task in ("films", "meals"))
-        assert (films - meals).abs().max() > 1e-3
-        model("meals", **inputs)
-        assert torch.equal(model.of("films").encode(**inputs), films)

@@ -134,15 +134,6 @@ def test_embeddings_that_are_frozen_are_so_in_both_encoders(workspace: Workspace
     assert not any(".embeddings." in name for name in training)
 
 
-def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
-    run = make(workspace, quick)
-    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
-    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
-    model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
-    heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
-    assert [gradient is not None for gradient in heads.values()] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     ("rule", "steps"),
     [
@@ -242,14 +233,6 @@ def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monk
         if ".head." in name:
             factor = 3 if name.startswith("models.0.") else 1
             torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
-
-
-def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:
-    plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
-    operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
-                    gradient_surgery="upgrad").get()  # fmt: skip
-    assert "gradient surgery has no effect, since there is one task" in capsys.readouterr().err
-    assert (operated.run, operated.dev) == (plain.run, plain.dev)
 
 
 COSINE = {"pairs": {"encoding": "siamese", "head": "cosine"}}

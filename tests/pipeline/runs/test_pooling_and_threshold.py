@@ -65,8 +65,7 @@ def test_a_backbone_without_a_pooler_is_refused_in_one_line(family: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [("full", {}), ("frozen", {"trainable": "head"}), ("adapter", {"trainable": "adapter"})],
+    ("kind", "settings"), [("full", {}), ("frozen", {"trainable": "head"}), ("adapter", {"trainable": "adapter"})]
 )
 def test_a_kept_model_pools_as_it_was_trained(kind: str, settings: Any, workspace: Workspace, quick: Quick) -> None:
     recipe = quick(**{"trainable": "full", "epochs": 1, "pooling": "pooler", **settings})

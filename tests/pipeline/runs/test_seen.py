@@ -143,8 +143,7 @@ def _ensemble(place: Workspace, quick: Quick) -> str:
 
 @once
 @pytest.mark.parametrize(
-    "build",
-    [_fused, _warm_fusion, _gated_away, _warm_adapter, _given_rows, _joint, _in_turn, _pruned, _ensemble],
+    "build", [_fused, _warm_fusion, _gated_away, _warm_adapter, _given_rows, _joint, _in_turn, _pruned, _ensemble]
 )
 def test_rows_of_all_sources_are_left_out_whatever_became_of_these(
     build: Callable[[Workspace, Quick], str], place: Workspace, quick: Quick

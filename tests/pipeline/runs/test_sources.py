@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
-from pipeline.runs import sources
 from pipeline.runs.sources import Fusion, dropped_layers, parse_sources, starting_adapters
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -263,31 +262,3 @@ def test_other_rows_than_stage_ones_are_said(
 
 
 # What can be fused.
-
-
-def why_not_fused(made: Manifest) -> str | None:
-    other = sources.why_other_backbone(made, "hash of nano")
-    return other or sources.why_recipe_not_fused(made.recipe, made.pair, "siamese", "houlsby")
-
-
-SIAMESE = Recipe(encoding="siamese")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"task": "sts", "recipe": SIAMESE}, None),
-        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, None),
-        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, "backbone"),
-        ({"task": "sts", "recipe": Recipe(encoding="cross")}, "--encoding"),
-        ({"task": "sst", "recipe": Recipe(encoding="cross")}, None),
-        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, "--adapter"),
-        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, "LayerNorms"),
-        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, None),
-    ],
-)
-def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(
-    changes: dict[str, Any], said: str | None
-) -> None:
-    reason = why_not_fused(manifest("a" * 12, **changes))
-    assert reason is None if said is None else said in str(reason)

@@ -256,8 +256,7 @@ def test_a_row_that_makes_no_test_is_the_run_of_extract(workspace: Workspace, qu
 
 
 @pytest.mark.parametrize(
-    ("limit", "why"),
-    [(None, r"no source helps with \d+ rows"), (8, "8 rows are too few to select a source")],
+    ("limit", "why"), [(None, r"no source helps with \d+ rows"), (8, "8 rows are too few to select a source")]
 )
 def test_a_start_that_changes_nothing_is_said_to(
     limit: int | None, why: str, workspace: Workspace, quick: Quick, monkeypatch, capsys
