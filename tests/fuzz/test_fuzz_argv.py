@@ -36,23 +36,8 @@ NAMES = [
     *ADAPTERS.values(), *RUNS, ",", "1,1", "a ||| b",
 ]  # fmt: skip
 NUMBERS = [
-    "0",
-    "1",
-    "2",
-    "3",
-    "0.5",
-    "-1",
-    "1e-3",
-    "1e31",
-    "nan",
-    "inf",
-    "9" * 30,
-    "9" * 5000,
-    "1_000",
-    "٣",
-    "0x10",
-    "",
-]
+    "0", "1", "2", "3", "0.5", "-1", "1e-3", "1e31", "nan", "inf", "9" * 30, "9" * 5000, "1_000", "٣", "0x10", "",
+]  # fmt: skip
 
 # An absolute path is the user's own affair: they may write there.
 anything = (texts | st.sampled_from(ODD_TEXTS)).filter(lambda text: not text.startswith(("/", "~")))
@@ -136,10 +121,7 @@ def stocked(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, dat
 def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     """Everything is read and checked as it is, up to the point where training would begin."""
     record = Ledger(stocked / "reports").find(RUNS[0])
-    for method in (
-        "pipeline.runs.training_run.TrainingRun.train",
-        "stages.prune._Pruning.train",
-    ):
+    for method in ("pipeline.runs.training_run.TrainingRun.train", "stages.prune._Pruning.train"):
         monkeypatch.setattr(method, lambda *_: record)
     pretrained = Pretrained.model_construct(
         run=RUNS[0],

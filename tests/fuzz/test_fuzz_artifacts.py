@@ -30,10 +30,7 @@ Tensors = dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def trained(
-    tmp_path_factory: pytest.TempPathFactory,
-    backbone_folder: Path,
-    data_folder: Path,
-    quick: Callable[..., Recipe],
+    tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, data_folder: Path, quick: Callable[..., Recipe]
 ) -> Workspace:
     """Adapters of three kinds, one with LayerNorms, and a fusion of two."""
     root = tmp_path_factory.mktemp("trained")

@@ -86,18 +86,6 @@ def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_tra
     assert compare(small, elsewhere)[0] == result
 
 
-def test_report_rebuilds_everything_from_the_ledger(compared) -> None:
-    _, workspace, _, folder = compared
-    kept = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "index.html"}
-    for file in kept:
-        if file.name != "study.json":
-            file.unlink()
-    assert report("small", workspace.reports) == folder
-    assert {file: file.read_bytes() for file in kept} == kept
-    with pytest.raises(PipelineError, match="compare --study nothing"):
-        report("nothing", workspace.reports)
-
-
 def test_a_row_that_continues_runs_can_be_added_to_a_study_that_kept_no_weights(workspace: Workspace) -> None:
     values: dict[str, Any] = {"targets": ["films", "meals"], "limit": 32, "recipe": QUICK | {"epochs": 1}}
     first, _ = compare(study(**values), workspace)
@@ -171,11 +159,6 @@ def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, c
     kept = json.loads((folder / "study.json").read_text())["entries"]
     assert [entry["run"] is None for entry in kept] == [False, False, True, True, True, True]
     assert capsys.readouterr().err.count("failed: ") == 4
-
-
-def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
-    with pytest.raises(PipelineError, match="targets: 'quora' is listed twice"):
-        compare(study(targets=["qqp", "quora"]), workspace)
 
 
 def test_everything_that_can_be_known_is_told_before_training(
@@ -264,11 +247,13 @@ def test_nor_does_what_it_is_built_on_add_rows_of_such_a_task(workspace: Workspa
     assert all(": takes pairs for films, which" in line for line in lines)
 
 
+READING = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+
+
 def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Workspace, tmp_path: Path) -> None:
-    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
-    pretrain(["films"], tmp_path / "once", reading, workspace, seed=0, limit=32)
+    pretrain(["films"], tmp_path / "once", READING, workspace, seed=0, limit=32)
     twice = dataclasses.replace(workspace, backbone_name=str(tmp_path / "once"))
-    pretrain(["pairs"], tmp_path / "read", reading, twice, seed=0, limit=32)
+    pretrain(["pairs"], tmp_path / "read", READING, twice, seed=0, limit=32)
     chosen = on_read_backbone(tmp_path / "read", scoring="held-out")
     with pytest.raises(
         PipelineError, match="was pretrained further on the training texts of films, of which this study"
@@ -353,20 +338,6 @@ def test_text_that_any_model_behind_a_row_has_read_is_told(rows: dict[str, Any])
     assert line.startswith("sts and sick share text (") and line.endswith("; rows that use sick for sts: read.")
 
 
-def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:
-    result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
-    (entry,) = result.entries
-    record = workspace.ledger.find(entry.run or "")
-    assert (record.cost.trainable_parameters, record.best_epoch) == (0, 0)
-
-
-def read_first(folder: Path, backbone_folder: Path, data_folder: Path) -> tuple[Workspace, Any]:
-    """A workspace, and the further pretraining of its backbone into ``folder / "read"``."""
-    workspace = Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
-    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
-    return workspace, pretrain(["films", "meals"], folder / "read", reading, workspace, seed=0, limit=32).record
-
-
 def on_read_backbone(folder: Path, **values: Any) -> Study:
     """Adapters and fusion on the study's backbone and on another one."""
     rows = {
@@ -377,15 +348,15 @@ def on_read_backbone(folder: Path, **values: Any) -> Study:
     return study(methods=methods, targets=["films", "meals"], limit=32, dev_limit=30, rows=rows, **values)
 
 
-def test_rows_on_a_backbone_that_read_the_tasks_texts_first(tmp_path: Path, backbone_folder, data_folder) -> None:
-    workspace, read = read_first(tmp_path, backbone_folder, data_folder)
+def test_rows_on_a_backbone_that_read_the_tasks_texts_first(workspace: Workspace, tmp_path: Path) -> None:
+    read = pretrain(["films", "meals"], tmp_path / "read", READING, workspace, seed=0, limit=32).record
     result, folder = compare(on_read_backbone(tmp_path / "read", cross_task=True), again(workspace))
     assert {entry.error for entry in result.entries} == {None}
     records = {(e.method, e.target): (e, workspace.ledger.find(e.run)) for e in result.entries}
     weights = {record.identity["backbone"]["weights"] for _, record in records.values()}
     assert len(weights) == 2
     for (method, target), (entry, record) in records.items():
-        name = str(backbone_folder) if method == "adapter" else str(tmp_path / "read")
+        name = workspace.backbone_name if method == "adapter" else str(tmp_path / "read")
         assert record.backbone == name
         assert len(record.scores) == 2, "each is scored on the other task by its own backbone"
         own = [workspace.ledger.find(source.run) for source in record.sources]
@@ -396,33 +367,6 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(tmp_path: Path, back
     tables = (folder / "tables.md").read_text()
     assert "| method | backbone |" in tables
     assert "read-adapter: read; read-fusion: read" in tables
-
-
-def test_full_models_are_kept_only_where_they_are_wanted(workspace: Workspace) -> None:
-    small = study(methods=["frozen", "full"], targets=["films"], sources=[], limit=16, recipe=QUICK)
-
-    def run(method: str, chosen: Study, **settings: bool) -> tuple[str, bool]:
-        result, _ = compare(chosen, dataclasses.replace(workspace), **settings)
-        (name,) = (entry.run for entry in result.entries if entry.method == method)
-        return str(name), workspace.ledger.weights_file(str(name)).is_file()
-
-    head, is_kept = run("frozen", small)
-    assert is_kept
-    full, is_kept = run("full", small)
-    assert not is_kept
-    assert workspace.ledger.find(full).weights_sha256 is None
-    # What is kept is no part of what a run is, and weights that nobody asks for may be deleted.
-    assert run("full", small, keep_weights=True) == (full, True)
-    before = workspace.ledger.find(full).finished_at
-    workspace.ledger.weights_file(full).unlink()
-    assert run("full", small) == (full, False)
-    assert workspace.ledger.find(full).finished_at == before
-    wanted = small.model_copy(
-        update={"rows": {**small.rows, "full": small.row("full").model_copy(update={"keep_weights": True})}}
-    )
-    assert run("full", wanted) == (full, True)
-    assert workspace.ledger.find(full).weights_sha256 is not None
-    assert run("frozen", wanted) == (head, True)
 
 
 STACKED: dict[str, Any] = {

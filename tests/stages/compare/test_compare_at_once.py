@@ -79,20 +79,6 @@ def test_cells_that_another_command_trains_come_last(
     assert (folder / "index.html").is_file()
 
 
-def test_a_single_run_that_another_command_trains_is_refused_at_once(
-    workspace: Workspace, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text("epochs = 1\nbatch_size = 16\nbottleneck = 8\n")
-    extract = ["extract", "--task=films", f"--recipe={recipe}", "--json", *places(workspace)]
-    assert main(extract) == 0
-    run = json.loads(capsys.readouterr().out.splitlines()[-1])["run"]
-    with workspace.ledger.lock(run):
-        assert main(extract) == 0  # what is finished needs no lock
-        assert main([*extract, "--force"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: run {run} is being trained by another process")
-
-
 def test_what_is_finished_can_be_used_where_nothing_can_be_written(workspace: Workspace, tmp_path: Path) -> None:
     recipe, rows = tmp_path / "recipe.toml", tmp_path / "rows.csv"
     recipe.write_text("epochs = 1\nbatch_size = 16\nbottleneck = 8\n")

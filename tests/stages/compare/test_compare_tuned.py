@@ -64,12 +64,6 @@ def test_a_trial_of_a_fusion_has_the_adapters_that_its_form_takes(form: str) -> 
     assert {need.task for need in tuned.trials[1].needs} == {need.task for need in plain.needs} == {"films", "meals"}
 
 
-def test_an_ensemble_is_chosen_from_the_trials_of_its_members() -> None:
-    joined = {"method": "ensemble", "of": ["full", "adapter"]}
-    of = study(methods=["full", "adapter", "joined"], rows={"joined": joined}, scoring="half")
-    assert [of.trials_on_target(row) for row in of.methods] == [1, 3, 4]
-
-
 @pytest.mark.parametrize(("where", "trial_seeds"), [("first seed", [1, 1]), ("each seed", [1, 2])])
 def test_a_row_is_tried_where_the_study_says_and_before_what_is_built_on_it(where: str, trial_seeds: list[int]) -> None:
     of = study(tune_on=where, methods=["adapter", "fusion"])

@@ -137,12 +137,3 @@ def test_what_cannot_be_joined_is_told_before_training(row: Any, scoring: str, t
     with pytest.raises(PipelineError) as error:
         parse_study(values, "test")
     assert told in str(error.value)
-
-
-def test_a_grid_joins_with_all_its_cells() -> None:
-    grid = {"method": "full", "grid": {"epochs": [1, 2, 3]}}
-    values = {
-        **VALUES,
-        "rows": {**VALUES["rows"], "grid": grid, "joined": {"method": "ensemble", "of": ["grid", "multi"]}},
-    }
-    assert parse_study(values, "test").row("joined").members == ("grid-1", "grid-2", "grid-3", "multi")

@@ -42,22 +42,6 @@ def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(worksp
     assert all(change.comparison is not None for change in found)
 
 
-def test_a_model_that_goes_through_tasks_before_each_target_says_what_it_forgot_of_them(workspace: Workspace) -> None:
-    small = study(
-        methods=["full", "through"],
-        rows={"through": {"method": "sequential", "through": ["pairs", "meals"]}},
-        sources=["meals", "pairs"],
-        limit=48,
-    )
-    result, _ = compare(small, workspace)
-    (cell,) = [entry for entry in result.entries if entry.method == "through"]
-    record = workspace.ledger.find(str(cell.run))
-    assert record is not None and record.task == "films"
-    assert [step.task for step in workspace.ledger.lineage(record)] == ["pairs", "meals", "films"]
-    found = changes(StudyRuns(result, workspace.ledger))
-    assert [(change.source, change.target) for change in found] == [("pairs", "films"), ("meals", "films")]
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

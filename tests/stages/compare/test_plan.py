@@ -35,14 +35,13 @@ def cell(method: str, target: str, rows: int | None = None) -> Entry:
     return Entry(method=method, target=target, seed=1, rows=rows)
 
 
+def turn(last: Job) -> list[Job]:
+    """The jobs of a chain, of which each needs the one before it."""
+    return [*(turn(*last.needs) if last.needs else ()), last]
+
+
 def limits(job: Job) -> dict[str, int | None]:
     return {part.task: part.limit for part in job.parts}
-
-
-def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
-    cells = plan(study())
-    assert len(cells) == 2 * (4 * 2 + 2 * 2)
-    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
 
 
 def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end() -> None:
@@ -84,12 +83,7 @@ def test_the_target_has_each_seed_wherever_it_stands_in_a_turn() -> None:
     targets = ["imdb", "sts", "sst"]
     of = study(methods=["full", "in-turn"], targets=targets, sources=[], rows=rows, seeds=[1, 2], source_seed=7)
     jobs = {(cell.target, cell.seed): job for cell, job in jobs_of(of, plan(of)).items() if cell.method == "in-turn"}
-    seeds = {}
-    for (target, seed), last in jobs.items():
-        (before,) = last.needs
-        (first,) = before.needs
-        seeds[target, seed] = (first.seed, before.seed, last.seed)
-    assert seeds == {
+    assert {at: tuple(job.seed for job in turn(last)) for at, last in jobs.items()} == {
         **{("sst", seed): (7, 7, seed) for seed in (1, 2)},
         **{("sts", seed): (7, seed, seed) for seed in (1, 2)},
         **{("imdb", seed): (seed, 7, seed) for seed in (1, 2)},
@@ -101,16 +95,11 @@ def test_a_model_goes_through_the_named_tasks_in_their_order_before_each_target(
     of = study(
         methods=["full", "through"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]}, source_seed=7
     )
-    turns = {}
-    for cell, last in jobs_of(of, plan(of)).items():
-        if cell.method == "through":
-            turn, job = [(last.task, last.seed)], last
-            while job.needs:
-                (job,) = job.needs
-                turn.append((job.task, job.seed))
-            assert job.kind == "full"
-            turns[cell.target, cell.seed] = turn[::-1]
-    assert turns == {
+    turns = {
+        (cell.target, cell.seed): turn(last) for cell, last in jobs_of(of, plan(of)).items() if cell.method == "through"
+    }
+    assert {jobs[0].kind for jobs in turns.values()} == {"full"}
+    assert {at: [(job.task, job.seed) for job in jobs] for at, jobs in turns.items()} == {
         **{("sst", seed): [("quora", 7), ("imdb", 7), ("sst", seed)] for seed in (1, 2)},
         **{("sts", seed): [("quora", 7), ("sst", 7), ("sts", seed)] for seed in (1, 2)},
     }
@@ -127,64 +116,28 @@ def test_an_adapter_goes_through_the_named_tasks_by_the_recipe_of_the_row_that_i
         methods=["source", "through", "warm"], sources=["imdb", "quora"], rows=rows, tune=tune,
         apart={"sts": ["imdb"]}, source_seed=7,
     )  # fmt: skip
-    jobs_by_cell = jobs_of(of, plan(of))
-    turns, warm, first = {}, {}, {}
-    for at, last in jobs_by_cell.items():
-        if at.method == "warm" and at.seed == 1:
-            warm[at.target] = last
-        if at.method == "through" and at.seed == 1:
-            turn, job = [], last
-            while True:
-                turn.append((job.kind, job.task, job.seed, len(job.trials), job.in_turn))
-                if not job.needs:
-                    break
-                (job,) = job.needs
-            turns[at.target] = turn[::-1]
-            first[at.target] = job
-    assert turns == {
+    jobs = {(at.method, at.target): job for at, job in jobs_of(of, plan(of)).items() if at.seed == 1}
+    warm = {target: job for (method, target), job in jobs.items() if method == "warm"}
+    turns = {target: turn(job) for (method, target), job in jobs.items() if method == "through"}
+    assert {
+        target: [(job.kind, job.task, job.seed, len(job.trials), job.in_turn) for job in chain]
+        for target, chain in turns.items()
+    } == {
         "sst": [("adapter", "quora", 7, 0, False), ("adapter", "imdb", 7, 0, True), ("adapter", "sst", 1, 2, True)],
         "sts": [("adapter", "quora", 7, 0, False), ("adapter", "sst", 7, 0, True), ("adapter", "sts", 1, 2, True)],
     }
     assert [job.in_turn for job in warm.values()] == [False, False]
-    assert all(job.needs == (first[target],) for target, job in warm.items())  # trained once for both
+    assert all(job.needs == (turns[target][0],) for target, job in warm.items())  # trained once for both
     last = next(iter(warm.values()))
     assert replace(last, in_turn=True) != last
 
 
 def test_a_source_of_a_fusion_goes_through_no_task_that_its_target_would_not_take_from() -> None:
-    rows = {
-        "through": {"method": "adapter", "through": ["imdb", "sst", "quora"]},
-        "fusion": {"of": "through"},
-    }
+    rows = {"through": {"method": "adapter", "through": ["imdb", "sst", "quora"]}, "fusion": {"of": "through"}}
     of = study(methods=["adapter", "fusion"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]})
     fused = job_of(of, cell("fusion", "sts"))
     by_task = {need.task: [job.task for job in in_order([need])] for need in fused.needs}
     assert by_task == {"quora": ["sst", "quora"], "sst": ["quora", "sst"], "sts": ["sst", "quora", "sts"]}
-
-
-def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
-    rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
-    of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
-    cells = [cell for cell in plan(of) if cell.line.row == "in-turn"]
-    assert [(cell.target, cell.line.source) for cell in cells] == [("sst", ""), ("sts", "")]
-    last, other = (job_of(of, cell) for cell in cells)
-    assert last == other
-    (before,) = last.needs
-    (first,) = before.needs
-    assert [(job.kind, job.task) for job in (first, before, last)] == [
-        ("full", "imdb"), ("sequential", "sts"), ("sequential", "sst"),
-    ]  # fmt: skip
-    assert in_order([last]) == [first, before, last]
-
-
-def test_joint_training_may_come_after_other_tasks() -> None:
-    rows = {"later": {"method": "multitask", "after": ["imdb", "sts"], "sources": ["sts"], "targets": ["sst"]}}
-    of = study(methods=["full", "later"], rows=rows, seeds=[1])
-    job = job_of(of, cell("later", "sst"))
-    assert (job.kind, [part.task for part in job.parts]) == ("multitask", ["sst", "sts"])
-    (before,) = job.needs
-    (first,) = before.needs
-    assert (before.kind, before.task, first.kind, first.task) == ("sequential", "sts", "full", "imdb")
 
 
 def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
@@ -218,19 +171,6 @@ def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
     assert {cell.rows for cell in cells if cell.target == "sts"} == {None, 100, 300, 1000}
     assert {cell.rows for cell in plan(study(curve={}))} == {None, 100, 300}
     assert {cell.rows for cell in plan(study(curve={}, target_limit=100))} == {None}
-
-
-def test_a_row_is_built_on_the_row_it_names() -> None:
-    rows = {
-        "small": {"method": "adapter", "recipe": {"bottleneck": 4}},
-        "fusion": {"of": "small"},
-        "cls": {"method": "full", "recipe": {"pooling": "cls"}},
-        "sequential": {"of": "cls"},
-    }
-    of = study(methods=["full", "fusion", "sequential"], rows=rows)
-    fused = job_of(of, cell("fusion", "sst"))
-    assert {need.parts[0].recipe.bottleneck.width for need in fused.needs} == {4}
-    assert job_of(of, cell("sequential:sts", "sst")).needs[0].parts[0].recipe.pooling == "cls"
 
 
 EVERY_ROW: dict[str, Any] = {

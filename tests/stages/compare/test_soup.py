@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -110,4 +109,3 @@ def test_a_reshuffled_run_has_the_rows_and_start_of_its_seed() -> None:
     assert Recipe().shuffle_seed(7) == 7
     again = [Recipe(reshuffle=number).shuffle_seed(7) for number in (1, 2, 3)]
     assert len({7, *again}) == 4 and all(0 <= seed < 2**32 for seed in again)
-    assert pd.Series(again).is_unique
