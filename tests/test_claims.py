@@ -187,3 +187,20 @@ def test_fusion_parts_on_rows_that_no_study_had_scored(imported: Callable[..., P
     kinds = ("the target alone", "sequential fine-tuning", "one adapter", "even", "even-permuted", "own-trained")
     assert [f"{points} ({interval})" for points, interval in told] == [against[kind] for kind in kinds]
     assert ", ".join(f"{target} {count}" for target, count in left.items()) in section.replace("\n", " ")
+
+
+def test_the_table_of_peers_has_the_measured_means() -> None:
+    folder = ROOT / "reports/reference/peers"
+    (measured,) = json.loads((folder / "peers.json").read_text(encoding="utf-8"))["tables"]
+    means = pd.DataFrame(
+        {"peer": row["peer"], "score": row["accuracy"]["median"], "seconds": row["processor s"]["median"]}
+        for row in measured
+    ).groupby("peer", sort=False)
+    means = means.mean()
+    for page, cells in ((ROOT / "README.md", 3), (folder / "README.md", 7)):
+        rows = re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        rows = [row.split(" | ") for row in rows if re.match("TF-IDF|frozen|SetFit|`extract", row)]
+        assert [len(row) for row in rows] == [cells] * len(means)
+        for (_, *_, score, seconds), (peer, known) in zip(rows, means.iterrows(), strict=True):
+            assert float(score) == pytest.approx(known["score"], abs=6e-4), peer
+            assert float(seconds) == pytest.approx(known["seconds"], abs=0.5), peer
