@@ -23,8 +23,8 @@ class Trained(Made[RunRecord]):
     """What a command that trains tells of its run."""
 
     probe: ProbeScore | None
-    """The score of regression on frozen vectors for the same rows, which the run should beat; None if the run had
-    already finished, or if so many rows would take minutes."""
+    """The score of regression on frozen vectors for the same rows, which the run should beat; None if it was not asked
+    for, if the run had already finished, or if so many rows would take minutes."""
 
 
 def extract(
@@ -38,6 +38,7 @@ def extract(
     without_rows_of: Sequence[str] = (),
     soup: int = 1,
     force: bool = False,
+    probed: bool = False,
     given: Collection[str] = (),
 ) -> Trained:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
@@ -50,6 +51,7 @@ def extract(
             left out.
         soup: so many adapters are trained that start alike and differ in the order of batches and in dropout; the
             result is the mean of their weights and heads, one adapter (Wortsman et al. 2022).
+        probed: score regression on frozen vectors beside a new run, in seconds.
         given: the keys of the recipe that the user set; a note names those without effect.
 
     Raises:
@@ -65,10 +67,10 @@ def extract(
             raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
     made = experts(own, recipe, workspace, seed=seed, limit=limit, start_from=start_from, count=soup, force=force)
     if soup == 1:
-        return with_probe(made[0], workspace)
+        return trained_as(made[0], own, workspace, probed)
     adapters = tuple(workspace.adapter_of(each.record) for each in made)
     request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=adapters)
-    return with_probe(get_or_train(TrainingRun(request, workspace), force), workspace)
+    return trained_as(get_or_train(TrainingRun(request, workspace), force), own, workspace, probed)
 
 
 def experts(
@@ -103,8 +105,8 @@ def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Reci
         notice(f"note: {flags}: no effect on {what}")
 
 
-def with_probe(made: Made[RunRecord], workspace: Workspace) -> Trained:
-    """``made`` with its :attr:`Trained.probe`.
+def trained_as(made: Made[RunRecord], task: Task, workspace: Workspace, probed: bool) -> Trained:
+    """``made``, whose files are whole, with its :attr:`Trained.probe` if that is asked for.
 
     Raises:
         PipelineError: a file of a run that had already finished was changed.
@@ -113,9 +115,9 @@ def with_probe(made: Made[RunRecord], workspace: Workspace) -> Trained:
     part = record.own
     if not made.is_new:
         workspace.adapter_of(record).verify()
-    if not made.is_new or part.train_rows > MOST_ROWS or record.recipe.permute_labels:
+    if not (probed and made.is_new) or part.train_rows > MOST_ROWS or record.recipe.permute_labels:
         return Trained(record, made.is_new, None)
-    task, read = workspace.task(record.task), record.recipe
+    read = record.recipe
     recipe = workspace.resolve(
         Recipe(trainable="probe", max_length=read.max_length, precision=read.precision, extra=read.extra), task
     )

@@ -14,7 +14,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
-from stages.extract import Trained, note_ignored, with_probe
+from stages.extract import Trained, note_ignored, trained_as
 from stages.extract import experts as train_experts
 
 
@@ -29,6 +29,7 @@ def fuse(
     sources: str | None = None,
     experts: int = EXPERTS,
     force: bool = False,
+    probed: bool = False,
     given: Collection[str] = (),
 ) -> Trained:
     """Train fusion layers for ``target`` and put them into the store.
@@ -45,6 +46,7 @@ def fuse(
             both cases none is trained. Experts are warm-started from one of these adapters, as ``extract`` is.
         experts: the number of adapters in a fusion of experts. They are trained first, if they are missing.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
+        probed: as for :func:`stages.extract.extract`.
         given: the keys of the recipe that the user set; a note names those without effect.
     """
     count = None if sources is None else best_count(sources)
@@ -67,7 +69,7 @@ def fuse(
     rows = limit if target_limit is None else target_limit
     if is_of_target:
         made = _fuse_experts(fusion, names, experts, seed=seed, limit=rows, force=force)
-        return with_probe(made, workspace)
+        return trained_as(made, fusion.task, workspace, probed)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and rows is None:
@@ -78,7 +80,7 @@ def fuse(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
-    return with_probe(get_or_train(run, force), workspace)
+    return trained_as(get_or_train(run, force), fusion.task, workspace, probed)
 
 
 def _fuse_experts(

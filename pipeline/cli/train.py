@@ -83,6 +83,7 @@ def extract(
         without_rows_of=apart,
         soup=soup,
         force=running.force,
+        probed=True,
         given=training.given(**own),
     )
     print_run(trained.record, running.json, is_new=trained.is_new, probe=trained.probe)
@@ -135,6 +136,7 @@ def fuse(
         sources=sources,
         experts=experts or EXPERTS,
         force=running.force,
+        probed=True,
         given=training.given(**own),
     )
     print_run(trained.record, running.json, is_new=trained.is_new, probe=trained.probe)

@@ -41,7 +41,7 @@ def test_dev_scores_what_selected_the_model_and_a_file_what_is_new(
         rows[column] = [f"{text} {split} {number}" for number, text in enumerate(rows[column])]
         rows.to_csv(folder / f"{split}.csv", index=False)
     place = dataclasses.replace(workspace, data=folder.parent)
-    made = extract(name, quick("adapter"), place, seed=0, limit=48)
+    made = extract(name, quick("adapter"), place, seed=0, limit=48, probed=True)
     record, found = made.record, evaluate(name, place, using="adapter", with_baselines=True)
     assert found.baselines[2].score == pytest.approx(made.probe.dev)  # the same 48 rows
     assert [each.gain for each in found.baselines] == [

@@ -18,7 +18,7 @@ from stages.check_task import check_task
 from stages.ensemble import ensemble
 from stages.explain import answer_of
 from stages.export.export import export, script_of
-from stages.extract import extract, with_probe
+from stages.extract import extract, trained_as
 from stages.fuse import fuse
 from stages.predict import evaluate, predict
 from tests.nano import BAD, GOOD, THINGS
@@ -166,7 +166,7 @@ def test_a_score_of_rows_without_labels_is_told_beside_its_baselines(own, adapte
 
 def test_a_baseline_tunes_its_threshold_as_the_model_does(own, adapter) -> None:
     *_, vectors = evaluate("moods", own, using=adapter.run, split="dev", with_baselines=True).baselines
-    probe = with_probe(Made(adapter, is_new=True), own).probe
+    probe = trained_as(Made(adapter, is_new=True), own.task("moods"), own, probed=True).probe
     assert probe is not None and vectors.score == pytest.approx(probe.dev, abs=1e-6)
 
 

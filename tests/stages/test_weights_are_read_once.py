@@ -71,6 +71,6 @@ def test_a_server_reads_every_tensor_once_for_all_its_models(shop: Shop) -> None
     with reads_of(backbone) as reads:
         shelf = StoreShelf.open(shop.store, ["films"], str(backbone), "fp32")
         for model in shelf.models():
-            shelf.explainer(model["name"])
+            shelf.explainer(model["name"], "a fine film")
     assert shelf.loaded == len(shelf.models()) > 1
     assert set(reads.values()) == {1}

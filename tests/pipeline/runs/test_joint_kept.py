@@ -41,9 +41,10 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
     def says(target: str, run: str, rows_of: str) -> tuple[pd.DataFrame, int]:
         out = tmp_path / "out.parquet"
         source = data_folder / rows_of / "dev.csv"
-        settings = {"using": run, "batch_size": 16, "precision": "fp32"}
+        settings = {"using": run, "batch_size": 16, "precision": "fp32", "raw": True}
         written = predict(target, source, out, dataclasses.replace(workspace), **settings)
         found = pd.read_parquet(out).drop(columns=pd.read_csv(source).columns.drop("id"))
+        found = found.drop(columns=[name for name in found if name.endswith("confidence")])
         numbers = found.replace({"bad": 0, "good": 1}).infer_objects()
         return numbers.rename(columns=lambda name: name.replace("_bad", "_0").replace("_good", "_1")), written.passes
 

@@ -19,7 +19,7 @@ ROWS = 40
 def export_that_differs(by: float, score: float, low: float, high: float, folder: Path, **recipe: Any) -> None:
     """Compare an exported script whose every score is ``by`` higher than the model's."""
     task = Task.parse({"name": "prices", "kind": "score", "range": [low, high], **FILES}, "test")
-    trained: Any = SimpleNamespace(task=task, recipe=Recipe(**recipe), answer="scores")
+    trained: Any = SimpleNamespace(task=task, recipe=Recipe(**recipe), answer="scores", temperature=1.0)
     answers = "{name: np.full(len(texts), %r) for name in ('outputs', 'scores')}"
     (folder / "run.py").write_text(f"import numpy as np\ndef answer(texts): return {answers % (score + by)}\n")
     expected = {name: np.full(ROWS, score) for name in ("outputs", "scores")}
