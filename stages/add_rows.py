@@ -90,9 +90,10 @@ def add_rows(
             for part, whole in zip(taking, tables, strict=True):
                 (temporary / part.file.name).unlink()  # which may be a link
                 write_table(whole, temporary / part.file.name)
-    now = {part.split: len(part.rows) for part in parts}
-    now |= {part.split: len(part.rows) + len(own) for part, own in zip(taking, added, strict=True)}
-    lines.append(f"added to {shown}: {counts}; now {', '.join(f'{name} {size:,}' for name, size in now.items())}")
+    both = {part.split: part.rows for part in parts}
+    both |= {part.split: pd.concat([part.rows, own]) for part, own in zip(taking, added, strict=True)}
+    now = ", ".join(f"{name} {len(rows):,}" for name, rows in both.items())
+    lines.append(f"added to {shown}: {counts}; now {now}")
     if len(taking) < len(parts):
         lines.append(
             "the test rows stay as they are, so that scores can be compared; --split 80/10/10 adds to them too"
@@ -103,8 +104,6 @@ def add_rows(
         lines.append(
             f"new rows by class ({'/'.join(part.split for part in taking)}): {', '.join(few(by_class, _SHOWN))}"
         )
-    both = {part.split: part.rows for part in parts}
-    both |= {part.split: pd.concat([part.rows, own]) for part, own in zip(taking, added, strict=True)}
     lines += [shared] if (shared := sharing_text(both)) else []
     data = "" if is_found else f" --data {shlex.quote(str(folder.parent))}"
     lines += [

@@ -411,13 +411,13 @@ def evaluate(
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
         trained, cut = models.predict({task.name: rows}, (), batch_size, accelerator)[task.name]
         calibrated = trained.calibrated(models.temperature(task.name))
-        prediction, instead = trained if raw else calibrated, tuple[Baseline, ...]()
+        prediction, compared = trained if raw else calibrated, tuple[Baseline, ...]()
         if with_baselines and task == workspace.task(target):  # else train has rows of classes that are unknown
             fitting = fitting_rows(task, known, workspace, is_split=input_file is None)
-            instead = baselines(prediction.values, rows, *fitting, models.passes[0][0], accelerator)
+            compared = baselines(prediction.values, rows, *fitting, models.passes[0][0], accelerator)
         for other in both[1:]:
             answers = other.predict({task.name: rows}, (), batch_size, accelerator)[task.name][0].values
-            instead = beside(" ".join(other.names[0]), answers, prediction.values, rows, task), *instead
+            compared = beside(" ".join(other.names[0]), answers, prediction.values, rows, task), *compared
     if errors_file is not None and accelerator.is_main_process:
         write_table(_errors(task, rows, prediction), errors_file, form)
     labels, values, (kind, run) = rows["label"].to_numpy(), prediction.values, models.names[0]
@@ -436,7 +436,7 @@ def evaluate(
         calibration_error=calibration_error(calibrated, labels) if task.kind == "classes" else None,
         raw_calibration_error=calibration_error(trained, labels) if task.kind == "classes" else None,
         surer=surer(prediction, labels) if task.classes else (),
-        baselines=instead,
+        baselines=compared,
         mean_absolute_error=None if task.classes else float(np.abs(values - labels).mean()),
         **seen,
         left_out=left_out,
