@@ -17,7 +17,7 @@ from pipeline.data.label_sets import as_matrix, one_hot
 from pipeline.data.labels import counted
 from pipeline.data.load import is_labelled, tables_in
 from pipeline.data.overlap import row_keys
-from pipeline.data.propose import contradict, ids_of, renames_in, strays
+from pipeline.data.propose import contradict, contradictions, ids_of, renames_in
 from pipeline.data.split import split_added
 from pipeline.data.tables import check_columns, read_foreign, read_table, write_table
 from pipeline.data.tasks import Split, Task
@@ -162,7 +162,8 @@ def _why_left_out(task: Task, parts: Sequence[_Part], rows: pd.DataFrame, where:
         for key, row, label in zip(row_keys(part.rows), part.rows.index, labels, strict=True):
             places[key] = part, row, label
     why, conflicts, new = [], list[str](), set[Any]()
-    for key, row, label, stray in zip(row_keys(rows), rows.index, rows["label"], strays(rows, task.kind), strict=True):
+    _, _, is_stray = contradictions(rows, task.kind)
+    for key, row, label, stray in zip(row_keys(rows), rows.index, rows["label"], is_stray, strict=True):
         if stray:
             why.append("with the text of another row and another label")
             continue

@@ -16,7 +16,7 @@ from pipeline.data.columns import columns_named
 from pipeline.data.labels import FEW, counted
 from pipeline.data.metric_names import METRICS_OF, Kind
 from pipeline.data.overlap import sharing_rows
-from pipeline.data.propose import Proposal, name_of, propose
+from pipeline.data.propose import Proposal, propose
 from pipeline.data.split import split_rows
 from pipeline.data.tables import FORMATS, read_foreign, suffix_of, write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
@@ -192,7 +192,7 @@ def shares_of(split: str) -> list[float]:
 
 
 def _checked_name(name: str | None, file: Path) -> str:
-    given = name if name is not None else name_of(file)
+    given = re.sub(r"[^a-z0-9_-]+", "-", file.stem.casefold()).strip("-_")[:32] if name is None else name
     if not is_name(given):
         raise PipelineError(f"--name {shortened(given)}: give up to 32 of a-z, 0-9, _ and -, a letter first")
     if given == BEST or any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):

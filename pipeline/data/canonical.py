@@ -67,11 +67,10 @@ def canonical_rows(
     read = [*text_columns, *([label_column] if labelled else [])]
     table = _with_columns(table, read, where)
     if source.drop_blank:
-        texts = zip(*(table[column] for column in text_columns), strict=True)
-        table = _those(table, [not any(map(is_blank, row)) for row in texts])
+        table = table[~np.logical_or.reduce([_which(table[column], is_blank) for column in text_columns])]
     if source.drop_labels and labelled:
         dropped = {_label_keys(label)[0] for label in source.drop_labels}
-        table = _those(table, [dropped.isdisjoint(_label_keys(value)) for value in table[label_column]])
+        table = table[_which(table[label_column], lambda value: dropped.isdisjoint(_label_keys(value)))]
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     left_out = np.zeros(len(table), dtype=bool)
@@ -107,9 +106,8 @@ def fingerprint(rows: pd.DataFrame) -> str:
 
 def has_labels(task: Task, columns: Sequence[str] | pd.Index) -> bool:
     """Whether a table has the column of the task's label, or for kind ``labels`` one of 0 and 1 for every class."""
-    if task.kind != "labels" or name_among(task.label, columns) is not None:
-        return name_among(task.label, columns) is not None
-    return all(name_among(name, columns) is not None for name in task.classes)
+    wanted = task.classes if task.kind == "labels" and name_among(task.label, columns) is None else (task.label,)
+    return all(name_among(name, columns) is not None for name in wanted)
 
 
 def _labels_of_flags(task: Task, table: pd.DataFrame, problems: list[str]) -> pd.Series:
@@ -133,11 +131,6 @@ def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd
     return table.rename(columns={own: column for column, own in found.items() if own is not None})
 
 
-def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
-    # An array: for a table without rows, pandas would take an empty list as a selection of no columns.
-    return table[np.array(are_kept, dtype=bool)]
-
-
 def text_column(
     values: pd.Series, column: str, problems: list[str], *, may_be_blank: bool
 ) -> pd.Series | ExtensionArray:
@@ -145,19 +138,15 @@ def text_column(
     before = len(problems)
     if not may_be_blank:
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
-    _report(problems, f"column '{column}': not text", values, _which(values, _no_text_in(values)))
+    # In a column without any text no cell counts as one.
+    has_texts = any(isinstance(value, str) and not is_blank(value) for value in _values(values))
+    is_bad = is_no_text if has_texts else lambda value: not is_blank(value)
+    _report(problems, f"column '{column}': not text", values, _which(values, is_bad))
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
     # Replace the values reported above: pandas cannot hold an unpaired surrogate.
     return _texts("" if is_no_text(value) or is_broken(value) else as_text(value) for value in _values(values))
-
-
-def _no_text_in(column: pd.Series) -> Callable[[Any], bool]:
-    """A test for the cells of ``column`` that are not texts. In a column without any text no cell counts as one."""
-    if any(isinstance(value, str) and not is_blank(value) for value in _values(column)):
-        return is_no_text
-    return lambda value: not is_blank(value)
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
@@ -188,13 +177,8 @@ def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray, 
     places = np.flatnonzero(bad)
     if len(places):
         first = values.iloc[places[:3]]
-        shown = ", ".join(f"row {row}: {shortened(value)}{_meant(value, known)}" for row, value in first.items())
+        shown = ", ".join(f"row {row}: {shortened(value)}{nearest_class(value, known)}" for row, value in first.items())
         problems.append(f"{what} ({len(places)} in all): {shown}")
-
-
-def _meant(value: Any, known: Sequence[str]) -> str:
-    near = nearest_class(value, known) if isinstance(value, str) and not is_blank(value) else None
-    return "" if near is None else f" (did you mean {shortened(near)}?)"
 
 
 def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
@@ -225,8 +209,16 @@ def _labels(
         problems.append(unclear)
         return np.zeros(len(values))
     read, unreadable = _reader(task, source)
+    known = list(source.labels) or task.classes
     if task.kind == "labels":
-        return _label_sets(task, values, column, source, read, unreadable, problems)
+        cells = enumerate(parts_of(value, source.separator) for value in _values(values))
+        row_of, parts = [*zip(*((row, part) for row, parts in cells for part in parts), strict=True)] or ((), ())
+        classes, unread = as_labels(task, np.fromiter(map(read, parts), float, len(parts)))
+        placed = pd.Series(parts, values.index[[*row_of]], dtype=object)
+        _report(problems, f"column '{column}': {unreadable}", placed, unread, known)
+        held = np.zeros((len(values), task.outputs), dtype=bool)
+        held[np.array(row_of, int)[~unread], classes[~unread]] = True
+        return as_sets(held)
     numbers = np.fromiter(map(read, _values(values)), float, len(values))
     if source.scale is not None:
         with np.errstate(over="ignore"):  # infinite is out of range
@@ -238,7 +230,7 @@ def _labels(
         if unknown == "ignore":
             return np.where(outside, -1, labels)
         unreadable += " (--unknown ignore leaves such rows out)"
-    _report(problems, f"column '{column}': {unreadable}", values, unread, list(source.labels) or task.classes)
+    _report(problems, f"column '{column}': {unreadable}", values, unread, known)
     labels, outside = as_labels(task, numbers)
     if is_scored and task.range is not None:
         labels, outside = numbers, np.isinf(numbers)
@@ -249,26 +241,6 @@ def _labels(
     placed = pd.Series(numbers, values.index)
     _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels
-
-
-def _label_sets(
-    task: Task,
-    values: pd.Series,
-    column: str,
-    source: Source,
-    read: Callable[[Any], float],
-    unreadable: str,
-    problems: list[str],
-) -> np.ndarray:
-    """The label sets (n,) of cells that hold a list, or labels with the task's separator between them."""
-    cells = enumerate(parts_of(value, source.separator) for value in _values(values))
-    row_of, parts = [*zip(*((row, part) for row, parts in cells for part in parts), strict=True)] or ((), ())
-    numbers, unread = as_labels(task, np.fromiter(map(read, parts), float, len(parts)))
-    placed = pd.Series(parts, values.index[[*row_of]], dtype=object)
-    _report(problems, f"column '{column}': {unreadable}", placed, unread, list(source.labels) or task.classes)
-    held = np.zeros((len(values), task.outputs), dtype=bool)
-    held[np.array(row_of, int)[~unread], numbers[~unread]] = True
-    return as_sets(held)
 
 
 def parts_of(cell: Any, separator: str) -> list[Any]:
@@ -302,14 +274,17 @@ def _unclear_labels(task: Task, source: Source) -> str | None:
 
 def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
     """A function from raw label to number, NaN if it is not a label, and the message for such a value."""
-    others = {key: label for raw, label in source.labels.items() for key in _label_keys(raw)[1:]}
-    given = others | {_label_keys(raw)[0]: label for raw, label in source.labels.items()}
-    if given:
-        return lambda value: _first_of(given, value), f"label not in {list(source.labels)}"
+    if source.labels:
+        keys = [(_label_keys(raw), label) for raw, label in source.labels.items()]
+        labels = {other: label for (_, *others), label in keys for other in others}
+        labels |= {first: label for (first, *_), label in keys}
+        return lambda value: _first_of(labels, value), f"label not in {list(source.labels)}"
     read_number = as_number if task.kind == "score" else number_of_class
-    classes = _classes_by_name(task)
-    if not classes:
+    # Names that are numbers are read as numbers.
+    names = {name: number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
+    if not names:
         return read_number, "label is not a number"
+    classes = {_label_keys(name)[0]: number for name, number in names.items()}
 
     def read(value: Any) -> float:
         # A blank is no class, not even one that is called None.
@@ -317,12 +292,6 @@ def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
         return read_number(value) if np.isnan(number) else number
 
     return read, f"label is neither a number nor in {shortened(list(classes), 300)}"
-
-
-def _classes_by_name(task: Task) -> dict[str, float]:
-    """Class numbers by name, without the names that are numbers themselves."""
-    names = {name: number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
-    return {_label_keys(name)[0]: number for name, number in names.items()}
 
 
 def _first_of(labels: Mapping[str, float], value: Any) -> float:

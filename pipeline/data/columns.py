@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
 from pipeline.data.delimited import is_unnamed
-from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, class_names, oddly_written
+from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, are_numbers, class_names, oddly_written
 from pipeline.data.texts import count_words, is_broken, name_among
 from pipeline.system.errors import PipelineError
 
@@ -52,8 +52,10 @@ class Columns:
 
 def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), label: str | None = None) -> Columns:
     """The columns of texts and labels: as given, else by name, else by content."""
-    if not text or not {*text, label} <= {*table.columns}:  # else the header is one, whatever stands beside it
-        _check_title(table, where)
+    # A header that has the given columns is one, whatever stands beside them. Else a title may precede it.
+    is_header = bool(text) and {*text, label} <= {*table.columns}
+    if not is_header and 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
+        raise _unnamed(table, where)
     label = label if label is None else name_among(label, table.columns) or label
     _check_given(table, where, text, label)
     free = [column for column in table.columns if not _is_id(column)]
@@ -61,7 +63,12 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
         raise PipelineError(f"{where}: column {broken[0]!a}: invalid Unicode (an unpaired surrogate): rename it")
     if label is None:
         label = _label_column(table[[c for c in free if c not in text]], where)
-        _check_header(table, label, where)
+        names = class_names(table[label])
+        if as_label(label) in names or (are_numbers([label]) and are_numbers(names)):
+            raise PipelineError(
+                f"{where}: column '{label}' is called like a label: the first line must name the columns, and no other"
+                f" line (if it does: --label {shlex.quote(label)})"
+            )
     texts = tuple(text) or _text_columns(table[[c for c in free if c != label]], where)
     if any(map(is_unnamed, (*texts, label))):
         raise _unnamed(table, where)
@@ -108,11 +115,6 @@ def meaning_of(column: str) -> Meaning | None:
     return "score" if _by_name([column], _SCORE_NAMES) is not None else None
 
 
-def nameless_columns(table: pd.DataFrame) -> list[str]:
-    """Nameless, mostly blank columns, such as a comma at the end of every line produces."""
-    return [name for name in table.columns if is_unnamed(name) and 2 * table[name].map(is_blank).sum() > len(table)]
-
-
 def _check_given(table: pd.DataFrame, where: str, text: Sequence[str], label: str | None) -> None:
     named = [*text, *([label] if label is not None else [])]
     if missing := [column for column in named if column not in table.columns]:
@@ -153,23 +155,6 @@ def flag_columns(table: pd.DataFrame, text: Sequence[str], label: str | None) ->
     few = [] if _by_name(free, _LABEL_NAMES) else [column for column in free if _may_be_label(table[column])]
     are_flags = all(set(class_names(table[column])) in ({"0", "1"}, {"false", "true"}) for column in few)
     return few if are_flags and len(few) > 1 else []
-
-
-def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
-    """Raise a :class:`PipelineError` if the name of column ``label`` is itself a label: the file lacks a header."""
-    name, is_number = as_label(label), not np.isnan(as_number(label))
-    names = class_names(table[label])
-    if name in names or (is_number and not any(np.isnan(as_number(other)) for other in names)):
-        raise PipelineError(
-            f"{where}: column '{label}' is called like a label: the first line must name the columns, and no other line"
-            f" (if it does: --label {shlex.quote(label)})"
-        )
-
-
-def _check_title(table: pd.DataFrame, where: str) -> None:
-    """Raise a :class:`PipelineError` if most columns have no name, as when a title precedes the header."""
-    if 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
-        raise _unnamed(table, where)
 
 
 def _unnamed(table: pd.DataFrame, where: str) -> PipelineError:
@@ -252,37 +237,27 @@ def _pair_words(column: str) -> list[str]:
 
 
 def _may_be_label(column: pd.Series) -> bool:
-    return _has_few_values(column) and not _names_rows(column) and not _are_dates(column)
-
-
-def _has_few_values(column: pd.Series) -> bool:
-    """Whether a column may be a label: at least two values, occurring at least twice on average, and no prose."""
-    names = class_names(column)
-    different = set(names)
-    words = sum(len(name.split()) for name in different) / max(1, len(different))
-    return 2 <= len(different) <= min(MOST_CLASSES, len(names) / 2) and words < 6
-
-
-def _names_rows(column: pd.Series) -> bool:
-    """Whether a column is named as an id, a number or a date, and its values are rarer than classes would be."""
+    """Whether a column has at least two values, which occur at least twice on average, and no prose, ids or dates."""
     name, values = str(column.name), class_names(column)
+    different = list(dict.fromkeys(values))
+    words = sum(len(value.split()) for value in different) / max(1, len(different))
+    if not 2 <= len(different) <= min(MOST_CLASSES, len(values) / 2) or words >= 6:
+        return False
+    # The values of a column named as an id, a number or a date are labels only if they recur as classes would.
     is_row = not _is_class_id(name) and not set(_ROW_NAMES).isdisjoint(_words(name)[-1:])
-    return is_row and len(values) < FEW * len(set(values))
+    if is_row and len(values) < FEW * len(different):
+        return False
+    # Dates in any order that pandas reads; numbers are none.
+    if not all(_DATED.search(value) and np.isnan(as_number(value)) for value in different):
+        return True
+    with warnings.catch_warnings(action="ignore"):  # of time zones that it does not know
+        dates = pd.to_datetime(pd.Series(different), format="mixed", dayfirst=True, utc=True, errors="coerce")
+    return not dates.notna().all()
 
 
 def _is_class_id(column: str) -> bool:
     """Whether a column has a name such as class_id or label code."""
     return meaning_of(column) == "code" and not set(_CLASS_NAMES).isdisjoint(_words(column)[:-1])
-
-
-def _are_dates(column: pd.Series) -> bool:
-    """Whether all values are dates, in any order that pandas reads; numbers do not count."""
-    names = list(dict.fromkeys(class_names(column)))
-    if not all(_DATED.search(name) and np.isnan(as_number(name)) for name in names):
-        return False
-    with warnings.catch_warnings(action="ignore"):  # of time zones that it does not know
-        dates = pd.to_datetime(pd.Series(names), format="mixed", dayfirst=True, utc=True, errors="coerce")
-    return bool(dates.notna().all())
 
 
 def mean_words(column: pd.Series) -> float:

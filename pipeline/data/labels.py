@@ -5,12 +5,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data.cells import as_label, as_number, is_code
+from pipeline.data.cells import as_label, as_number, is_blank, is_code
 from pipeline.data.metric_names import Kind
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import is_broken
@@ -192,15 +192,15 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def nearest_class(name: str, classes: Sequence[str]) -> str | None:
-    """The class that ``name`` differs from only in case, space and punctuation, else one with a similar spelling.
+def nearest_class(cell: Any, classes: Sequence[str]) -> str:
+    """A hint at the class that a text differs from only in case, space and punctuation, else at one spelt similarly.
 
-    None if no class is similar.
+    Empty if no class is similar, for a blank and for a number.
     """
-    if not np.isnan(as_number(name)):
-        return None
-    same = [other for other in classes if text_key(other) == text_key(name)]
-    return next(iter([*same, *_alike(name, classes)]), None)
+    if not isinstance(cell, str) or is_blank(cell) or not np.isnan(as_number(cell)):
+        return ""
+    same = [name for name in classes if text_key(name) == text_key(cell)]
+    return next((f" (did you mean {shortened(name)}?)" for name in [*same, *_alike(cell, classes)]), "")
 
 
 def _alike(name: str, names: Sequence[str]) -> list[str]:

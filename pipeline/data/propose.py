@@ -6,7 +6,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,8 @@ from pipeline.data.columns import (
     id_column,
     mean_words,
     meaning_of,
-    nameless_columns,
 )
+from pipeline.data.delimited import is_unnamed
 from pipeline.data.labels import (
     FEW,
     MOST_CLASSES,
@@ -43,11 +42,14 @@ from pipeline.system.errors import PipelineError, few, rows_text, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
+_TEXTS = ("text_a", "text_b")
 _MOST_CONTRADICTING = 0.25
 """If a larger share of the rows or of the texts contradicts itself, a guessed text column is considered wrong."""
 _CLEAR_MAJORITY = 2 / 3
 """If this share of the rows with one text agrees on a label, the text has that label."""
 _FEW_SCORES = 20
+_SEPARATORS = ("|", ";", " | ", " || ")
+"""What may stand between the labels of a row where its file has lists; the first that is in no label."""
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")
 _NO_LABEL = re.compile(
     r"""[-\u2010-\u2015?._*#"'/\s\u2026]*|\W*(n\W?a|nan|k\.? ?a|nil|null|none|missing|unknown|tbd|todo|skip(ped)?)\W*"""
@@ -124,14 +126,20 @@ def propose(
         PipelineError: it names ``where``: the columns cannot be found, the labels are neither classes nor scores, or
             too many rows contradict each other by a text that was not given.
     """
-    nameless = [name for name in nameless_columns(table) if name not in (*text, label)]
+    # Nameless, mostly blank columns, such as a comma at the end of every line produces.
+    unnamed = [name for name in table.columns if is_unnamed(name) and name not in (*text, label)]
+    nameless = [name for name in unnamed if 2 * table[name].map(is_blank).sum() > len(table)]
     named = table.drop(columns=nameless)
     flags = flag_columns(named, text, label) if kind in (None, "labels") else []
     if flags:
         label, named = "labels", named.drop(columns=flags).assign(labels=_flagged(named[flags], where))
     columns = find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
-    _check_no_objects(named[columns.label], where_label)
+    if objects := list(filter(is_object, named[columns.label])):
+        raise PipelineError(
+            f"{where_label} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or"
+            " name another column with --label"
+        )
     several, found = _label_lists(named[columns.label], kind, separator)
     if several is not None and drop_labels:
         raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
@@ -157,20 +165,18 @@ def propose(
     hints: tuple[str, ...] = ()
     if task_kind == "score":
         rows["label"] = scores_of(rows, where_label)
-    elif task_kind == "labels":
-        one_by_one = rows.explode("label").dropna(subset=["label"])
-        _check_labels(one_by_one["label"], where_label)
-        hints = tuple(did_you_mean(one_by_one))
     else:
-        check_classes(rows["label"], where_label, is_asked=kind is not None)
-        hints = tuple(did_you_mean(rows))
-    keys = _keys(rows, _spelling)
-    contradicting, is_stray = _contradicting(rows["label"], keys, task_kind)
+        one_by_one = rows.explode("label").dropna(subset=["label"])
+        if task_kind == "labels":
+            _check_labels(one_by_one["label"], where_label)
+        check_classes(one_by_one["label"], where_label, is_asked=(kind, task_kind) != (None, "classes"))
+        hints = tuple(did_you_mean(one_by_one))
+    keys, contradicting, is_stray = contradictions(rows, task_kind)
     kept = rows[~is_stray]
     lost = {} if task_kind == "score" else _lost(labels[~is_dropped].explode(), kept["label"].explode())
     if not text:
         _check_texts(columns, contradicting, is_stray, keys, lost, where)
-    dropped["with the text of another row and another label"] = _numbers(rows, is_stray)
+    dropped["with the text of another row and another label"] = rows.index[is_stray].tolist()
     rows = kept.reset_index(drop=True)
     if rows["label"].nunique() < 2:
         texts = " and ".join(map(repr, columns.text))
@@ -178,20 +184,22 @@ def propose(
             f"{where_label}: fewer than two labels are left without rows that contradict each other: equal texts in"
             f" {texts} with other labels (--text names another column)"
         )
+    names = () if task_kind == "score" else {*rows["label"].explode().dropna()}
+    joining = found or next(one for one in _SEPARATORS if several is None or not any(one in name for name in names))
     return Proposal(
         columns=columns,
         kind=task_kind,
-        metric=_metric(task_kind, rows["label"]),
+        metric=metric_for(task_kind, rows["label"]),
         rows=rows,
-        classes=() if task_kind == "score" else tuple(sorted({*rows["label"].explode().dropna()}, key=class_order)),
-        separator=_separator(rows["label"], found) if task_kind == "labels" else "|",
+        classes=tuple(sorted(names, key=class_order)),
+        separator=joining,
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
         dropped={reason: numbers for reason, numbers in dropped.items() if numbers},
         drop_labels=tuple(name for name in to_drop if name is not None),
         renamed=renames,
         lost=lost,
-        repeated=int(pd.Series(_keys(rows, text_key)).duplicated().sum()),
+        repeated=len(rows) - len({*_texts_by(rows, text_key)}),
         hints=hints,
         remarks=(
             *_remarks_on_columns(table, nameless, columns, guessed=not text),
@@ -202,19 +210,16 @@ def propose(
     )
 
 
-def is_unbalanced(labels: pd.Series) -> bool:
-    """Whether the largest class has more than twice the rows of the others' mean (for two classes, over 2/3).
+def metric_for(kind: Kind, labels: pd.Series) -> Metric:
+    """The metric to propose for a kind of task, given the label of every row.
 
-    Accuracy then rewards a model that knows nothing but that class, so macro-F1 is proposed.
+    If the largest class has more than twice the rows of the others' mean (for two classes, over 2/3), accuracy rewards
+    a model that knows nothing but that class, so it is macro-F1.
     """
-    counts = labels.value_counts().to_numpy()
-    return bool(counts[0] > _UNBALANCED * counts[1:].mean())
-
-
-def _metric(kind: Kind, labels: pd.Series) -> Metric:
     if kind != "classes":
         return "pearson" if kind == "score" else "micro-f1"
-    return "macro-f1" if is_unbalanced(labels) else "accuracy"
+    counts = labels.value_counts().to_numpy()
+    return "macro-f1" if counts[0] > _UNBALANCED * counts[1:].mean() else "accuracy"
 
 
 def renames_in(options: Sequence[str], labels: Iterable[str | None], where: str) -> dict[str, str]:
@@ -238,7 +243,7 @@ def _flagged(table: pd.DataFrame, where: str) -> pd.Series:
     bad = ~flags.isin(["0", "1"])
     if bad.to_numpy().any():
         name = next(name for name in flags if bad[name].any())
-        rows = rows_text(_numbers(table, bad[name].to_numpy()))
+        rows = rows_text(table.index[bad[name]].tolist())
         raise PipelineError(f"{where}: column {name!r} is neither 0 nor 1 in {rows}: write one of the two")
     held = [[name for name, flag in zip(flags, row, strict=True) if flag == "1"] for row in flags.to_numpy()]
     return pd.Series(held, table.index, dtype=object)
@@ -267,13 +272,6 @@ def _check_labels(labels: pd.Series, where: str) -> None:
         raise PipelineError(f"{where} has the labels {', '.join(sorted(names))} alone: write the names of two or more")
     if len(names) > max(MOST_CLASSES, len(labels) / 2):
         raise PipelineError(f"{where} has {len(names):,} different labels, too many: name another column with --label")
-    check_classes(labels, where, is_asked=True)
-
-
-def _separator(labels: pd.Series, found: str | None) -> str:
-    """What to write between the labels of a row: as in the file, or else what is in no label."""
-    names = {*labels.explode().dropna()}
-    return found or next(one for one in ("|", ";", " | ", " || ") if not any(one in name for name in names))
 
 
 def _remarks_on_several(
@@ -285,14 +283,6 @@ def _remarks_on_several(
         yield f"cells are read as several labels with {found!r} between them: --kind classes reads each as one class"
     if none := int((several.map(len) == 0).sum()):
         yield f"{none:,} row{'s have' if none > 1 else ' has'} no label, and {'are' if none > 1 else 'is'} kept as such"
-
-
-def _check_no_objects(column: pd.Series, where: str) -> None:
-    if objects := list(filter(is_object, column)):
-        raise PipelineError(
-            f"{where} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or name"
-            " another column with --label"
-        )
 
 
 def _labels(column: pd.Series) -> pd.Series:
@@ -321,15 +311,19 @@ def _complete_rows(
 
     The rows are indexed by number in the file.
     """
-    texts = [_texts(table[column], where, column) for column in columns.text]
+    problems: list[str] = []
+    read = [text_column(table[column], column, problems, may_be_blank=True) for column in columns.text]
+    if problems:
+        raise PipelineError(f"{where}: {problems[0]}")
+    texts = [pd.Series(column).set_axis(table.index) for column in read]
     lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
     lacks_label = labels.isna().to_numpy()
-    named = {"id": ids_of(table)[0], **dict(zip(("text_a", "text_b"), texts, strict=False)), "label": labels}
+    named = {"id": ids_of(table)[0], **dict(zip(_TEXTS, texts, strict=False)), "label": labels}
     rows = pd.DataFrame(named, table.index)
     dropped = {
-        "with a label that --drop-labels names": _numbers(rows, is_dropped),
-        "without text": _numbers(rows, lacks_text & ~is_dropped),
-        "without a label": _numbers(rows, lacks_label & ~lacks_text & ~is_dropped),
+        "with a label that --drop-labels names": rows.index[is_dropped].tolist(),
+        "without text": rows.index[lacks_text & ~is_dropped].tolist(),
+        "without a label": rows.index[lacks_label & ~lacks_text & ~is_dropped].tolist(),
     }
     return rows[~(lacks_text | lacks_label | is_dropped)], dropped
 
@@ -361,19 +355,6 @@ def _check_texts(
         f" A,B; else name the column that says the label. --text {shlex.quote(option)} leaves out {is_stray.sum():,}"
         f" rows{gone and f', all that have the label {gone}'}"
     )
-
-
-def _numbers(rows: pd.DataFrame | pd.Series, mask: np.ndarray) -> list[int]:
-    """The row numbers in the file of the ``rows`` selected by ``mask`` (n,)."""
-    return rows.index[mask].tolist()
-
-
-def _texts(column: pd.Series, where: str, name: str) -> pd.Series:
-    problems: list[str] = []
-    texts = text_column(column, name, problems, may_be_blank=True)
-    if problems:
-        raise PipelineError(f"{where}: {problems[0]}")
-    return pd.Series(texts).set_axis(column.index)
 
 
 def ids_of(table: pd.DataFrame) -> tuple[list[str], str | None]:
@@ -452,20 +433,20 @@ def _spelling(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-def _keys(rows: pd.DataFrame, key: Callable[[str], str]) -> np.ndarray:
-    """Numbers (n,), equal for rows whose texts have equal ``key``.
+def _texts_by(rows: pd.DataFrame, key: Callable[[str], str]) -> list[tuple[str, ...]]:
+    """The ``key`` of a row's text, or those of its two texts, for every row."""
+    return [*zip(*(map(key, rows[column]) for column in _TEXTS if column in rows), strict=True)]
 
-    Unlike in :func:`row_keys`, the order of a pair matters.
+
+def contradictions(rows: pd.DataFrame, kind: Kind) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows whose text also occurs with another label.
+
+    Returns:
+        Numbers (n,), equal for rows of equal text, where unlike in :func:`row_keys` the order of a pair matters; a mask
+        of the contradicting rows (n,); and one of those among them to leave out. Rows with the label of a clear
+        majority of the rows with their text stay.
     """
-    columns = [rows[column].map(key) for column in ("text_a", "text_b") if column in rows]
-    return pd.factorize(pd.Series(list(zip(*columns, strict=True)), dtype=object))[0]
-
-
-def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the rows whose text also occurs with another label, and of those among them to leave out.
-
-    Rows with the label of a clear majority of the rows with their text stay.
-    """
+    labels, keys = rows["label"], pd.factorize(pd.Series(_texts_by(rows, _spelling), dtype=object))[0]
     groups = labels.groupby(keys)
     size = groups.transform("size")
     if kind != "score":
@@ -477,12 +458,7 @@ def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> tuple[np.
         contradicting = groups.transform("max") - groups.transform("min") > most
         is_near = (labels - groups.transform("median")).abs() <= most / 2
         agrees = is_near & (is_near.groupby(keys).transform("mean") >= _CLEAR_MAJORITY)
-    return contradicting.to_numpy(), (contradicting & ~agrees).to_numpy()
-
-
-def strays(rows: pd.DataFrame, kind: Kind) -> np.ndarray:
-    """Mask (n,) of the rows that are left out because their text also occurs with another label."""
-    return _contradicting(rows["label"], _keys(rows, _spelling), kind)[1]
+    return keys, contradicting.to_numpy(), (contradicting & ~agrees).to_numpy()
 
 
 def contradict(one: float, other: float, limits: tuple[float, float] | None) -> bool:
@@ -495,12 +471,6 @@ def _max_length(rows: pd.DataFrame) -> int:
 
     In Chinese, Japanese, Thai and the like, a character counts as a word.
     """
-    texts = [rows[column] for column in ("text_a", "text_b") if column in rows]
-    words = [sum(map(count_words, row)) for row in zip(*texts, strict=True)]
+    words = [sum(map(count_words, texts)) for texts in _texts_by(rows, str)]
     tokens = 1.4 * float(np.quantile(words, 0.95)) + 3
     return next((length for length in (128, 256) if tokens <= length), 512)
-
-
-def name_of(file: Path) -> str:
-    """A task name from the stem of ``file``; it may still be invalid."""
-    return re.sub(r"[^a-z0-9_-]+", "-", file.stem.casefold()).strip("-_")[:32]

@@ -1,14 +1,13 @@
 """What is left out of a table, its metric and its length, and what no task can be made of."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from pipeline.data.columns import columns_named, find_columns
-from pipeline.data.propose import is_unbalanced, name_of, renames_in
+from pipeline.data.propose import metric_for, renames_in
 from pipeline.data.texts import count_words
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
@@ -21,7 +20,7 @@ def test_classes_are_unbalanced_where_one_is_more_than_twice_the_mean_of_the_oth
     counts: list[int], unbalanced: bool
 ) -> None:
     labels = pd.Series([str(label) for label, count in enumerate(counts) for _ in range(count)])
-    assert is_unbalanced(labels) == unbalanced
+    assert metric_for("classes", labels) == ("macro-f1" if unbalanced else "accuracy")
 
 
 def test_blank_and_contradicting_rows_are_left_out_and_counted() -> None:
@@ -141,10 +140,6 @@ def test_what_no_task_can_be_made_of_is_refused(rows: pd.DataFrame, options: dic
     with pytest.raises(PipelineError, match=said) as caught:
         proposed(rows, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_name_comes_from_the_file() -> None:
-    assert name_of(Path("a/Support Tickets (2024).csv")) == "support-tickets-2024"
 
 
 @pytest.mark.parametrize(
