@@ -9,8 +9,8 @@ from typing import Literal, Self
 import numpy as np
 from scipy import special, stats
 
-from pipeline.data.label_sets import as_computed
-from pipeline.data.metric_names import Metric
+from pipeline.data.label_sets import are_sets, as_computed
+from pipeline.data.metric_names import METRICS_OF, Metric
 from pipeline.stats.metrics import METRICS
 
 Verdict = Literal["better", "worse", "not significant"]
@@ -178,8 +178,9 @@ def score_interval(
     """95 % confidence interval of the score of predictions (B,) on labels (B,), over examples; B is at least 2.
 
     Accuracy has Wilson's interval (1927), which also holds near 0 and 1. Other metrics have a t interval of the rows'
-    contributions, for correlations on Fisher's z (1915). If all contributions are equal, as under a perfect score, they
-    have no spread to estimate: the interval then allows for as many deviating rows as Wilson's does for 0 of B.
+    contributions, for correlations on Fisher's z (1915). A perfect score, or one answer to all rows, has no spread to
+    estimate: the interval then allows for as many deviating rows as Wilson's does for 0 of B. Labels that are all equal
+    say nothing about a correlation or kappa.
 
     Args:
         groups: (B,) the number of each row's group, as :func:`by_group` sums them. Wilson's interval then divides B by
@@ -191,15 +192,48 @@ def score_interval(
     value, is_correlation = measure.score(predictions, labels), measure.is_correlation
     if metric == "accuracy":
         return _wilson(value, _independent(rows, groups))
-    if rows.std() < _EQUAL or (is_correlation and 1 - abs(value) < _EQUAL):
-        margin = (1 - measure.worst) * _wilson(0, _independent(np.ones(len(rows)), groups))[1]
-        return max(measure.worst, value - margin), min(1.0, value + margin)
+    if measure.worst < 0 and np.ptp(labels) == 0:
+        return measure.worst, 1.0
+    low = high = value
+    are_equal = rows.std() < _EQUAL or (is_correlation and 1 - abs(value) < _EQUAL)
+    if are_equal or len(np.unique(predictions)) == 1:
+        share = _wilson(0, _independent(np.ones(len(rows)), groups))[1]
+        others = [value, *_with_deviating_rows(metric, predictions, labels, round(share * len(rows)))]
+        low, high = min(others), max(others)
+        if are_equal:
+            margin = (1 - measure.worst) * share
+            return max(measure.worst, min(low, value - margin)), min(1.0, max(high, value + margin))
     added = by_group(rows - rows.mean(), groups)
     margin = float(stats.t.isf(LEVEL / 2, max(len(added) - 1, 1)) * np.sqrt((added**2).mean() / max(len(added) - 1, 1)))
     if is_correlation:
         centre, margin = np.arctanh(value), margin / (1 - value**2)
         return float(np.tanh(centre - margin)), float(np.tanh(centre + margin))
-    return max(measure.worst, value - margin), min(1.0, value + margin)
+    return max(measure.worst, low - margin), min(1.0, high + margin)
+
+
+def _with_deviating_rows(metric: Metric, predictions: np.ndarray, labels: np.ndarray, most: int) -> list[float]:
+    """Scores if up to ``most`` rows had another answer, all of one class, or those with the lowest or highest labels.
+
+    Next to one answer to all others, a share s of the rows changes a correlation by the order of sqrt(s), though their
+    contributions are 0; and rows of a rare class change any score by more than their share. No scores are returned for
+    label sets and for scores that vary.
+    """
+    changes: list[tuple[np.ndarray, float]] = []
+    if metric in METRICS_OF["score"] and np.ptp(predictions) == 0:
+        order = np.argsort(labels)
+        changes = [(rows, predictions[0] + 1) for rows in (order[:most], order[-most:])]
+    elif metric in METRICS_OF["classes"] and not are_sets(labels):
+        classes, counts = np.unique(labels, return_counts=True)
+        classes = classes[np.argsort(counts)]
+        for own in classes:  # now right, or mistaken for the largest other class
+            rows = np.flatnonzero(labels == own)[:most]
+            changes += [(rows, answer) for answer in (own, *classes[classes != own][-1:])]
+    scores = []
+    for rows, answer in changes:
+        changed = predictions.copy()
+        changed[rows] = answer
+        scores.append(METRICS[metric].score(changed, labels))
+    return scores
 
 
 def _independent(rows: np.ndarray, groups: np.ndarray | None) -> float:

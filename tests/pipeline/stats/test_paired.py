@@ -382,11 +382,34 @@ def test_a_perfect_score_of_few_rows_is_not_certain(metric: Metric, size: int) -
         assert low > (0.8 if METRICS[metric].worst == 0 else 0.6)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_predictions_that_never_change_have_an_interval_with_a_width(metric: Metric) -> None:
-    labels = np.arange(40) % 2
-    low, high = score_interval(metric, np.ones(40), labels)
-    assert low < METRICS[metric].score(np.ones(40), labels) < high
+@pytest.mark.parametrize("metric", ["balanced-accuracy", "macro-f1", "matthews", "kappa", "pearson", "spearman"])
+@pytest.mark.parametrize("answer", [0, 1])
+def test_the_interval_of_one_answer_to_all_rows_covers_the_true_score(metric: Metric, answer: int) -> None:
+    """A system gives another answer, the right one, to 2 rows in 100; the sample of 100 rows happens to have none."""
+    generator, covered = np.random.default_rng(answer), list[bool]()
+
+    def sample(size: int) -> tuple[np.ndarray, np.ndarray]:
+        if metric in METRICS_OF["score"]:
+            labels = generator.normal(size=size)
+            return (labels > stats.norm.isf(0.02)).astype(float), labels
+        labels = (generator.random(size) < 0.3).astype(float)
+        deviates = (labels != answer) & (generator.random(size) < 0.02 / (labels != answer).mean())
+        return np.where(deviates, 1 - answer, answer).astype(float), labels
+
+    true = METRICS[metric].score(*sample(1_000_000))
+    while len(covered) < 60:
+        predictions, labels = sample(100)
+        if np.ptp(predictions) == 0:
+            low, high = score_interval(metric, predictions, labels)
+            covered.append(low <= true <= high)
+    assert np.mean(covered) >= 0.95
+    assert high - low < (0.8 if METRICS[metric].is_correlation else 0.3)
+
+
+def test_equal_labels_say_nothing_of_a_correlation() -> None:
+    for metric in METRICS:
+        low, high = score_interval(metric, np.arange(40) % 2, np.zeros(40))
+        assert ((low, high) == (-1, 1)) == (METRICS[metric].worst == -1)
 
 
 @pytest.mark.parametrize(
