@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from pipeline.data.load import has_labelled_test, load_split
@@ -149,7 +150,8 @@ def _texts(rows: pd.DataFrame) -> list[str]:
 def _tf_idf(task: Task, place: Workspace, seed: int) -> float:
     train, test = _rows(task, place)
     vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    model = make_pipeline(vectors, LogisticRegressionCV(Cs=10, cv=5, max_iter=2000, random_state=seed))
+    regression = LogisticRegression(max_iter=2000, random_state=seed)
+    model = make_pipeline(vectors, GridSearchCV(regression, {"C": np.logspace(-4, 4, 10)}, cv=5))
     model.fit(_texts(train), train["label"])
     return score(task.metric, model.predict(_texts(test)), test["label"].to_numpy())
 
