@@ -23,6 +23,8 @@ _MOST = 1000
 """Maximum number of runs to learn from; reading more takes long and adds little."""
 _HEADS = "frozen", "probe"
 """Kinds that keep what the backbone computed, so that their runs tell nothing of others."""
+_FUSION = 1.4
+"""Cost of a pass through a fusion of some adapters relative to one adapter, as long as no fusion has run."""
 _NEAR_ONE = 0.1
 """Weight of the prior that all kinds and tasks cost the same, beside a run's weight of 1; of hardware, a hundredth."""
 
@@ -132,6 +134,7 @@ class Estimate:
         factors = dict.fromkeys(factor for each in every for factor in each[1:])
         usual = np.mean([*self._characters.values()] or [1.0])
         lengths = np.log([np.mean([self._characters.get(task, usual) for task in each[3]]) for each in every])
+        lengths += np.log([_FUSION if each[2][0] == "fusion" else 1.0 for each in every])
         spent = np.maximum([self._spent[each].sum(axis=1) for each in others], 1e-9)
         costs = np.log(spent[:, 1] / spent[:, 0])
         has = np.array([[1, *(factor in each[1:] for factor in factors)] for each in every], dtype=float)
