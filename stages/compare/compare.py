@@ -20,7 +20,7 @@ from stages.compare.executors.pool import Executor
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.compare.progress import Duration, Estimate, Progress
-from stages.compare.train import train, train_in
+from stages.compare.train import train
 from stages.report import write_report
 
 
@@ -92,7 +92,7 @@ def compare(
             train(jobs, progress)
         else:
             with executor() as pool:
-                train_in(pool, jobs, progress)
+                train(jobs, progress, pool)
         jobs.look_again()
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, wanted, workspace))

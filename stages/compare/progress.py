@@ -204,11 +204,10 @@ class Progress:
         where = f" ({place})" if place else ""
         notice(f"[{self._ended}/{self._ended + len(left)} runs{time_left}] {job.title}: {outcome}{where}")
 
-    def wait(self, run: str, title: str, others: int = 0) -> None:
-        """Say that the study waits for a run, and for ``others`` more."""
+    def wait(self, run: str, title: str) -> None:
+        """Say that the study waits for a run."""
         if is_main_process():
-            more = f" and {others} more" if others else ""
-            notice(f"waiting for run {run} ({title}){more}: another command is training it")
+            notice(f"waiting for run {run} ({title}): another command is training it")
 
     @staticmethod
     def _scores(job: Job, record: RunRecord) -> str:

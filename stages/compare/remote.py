@@ -1,12 +1,12 @@
-"""A job for another process. It is pickled with the names of the runs that it builds on, and returns its run's name.
+"""A job for this or another process: it has the names of the runs that it builds on, and returns its run's name.
 
 Everything else goes through the ledger and the store.
 """
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from pipeline.records.ledger import RunBusy
 from pipeline.records.run_record import RunRecord
@@ -31,12 +31,15 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job for another process, with the names of the runs that it builds on, or their errors."""
+    """A job with the names of the runs that it builds on, or their errors."""
 
     job: Job
     is_kept: bool
     built_on: Mapping[Job, str | PipelineError]
     workspace: Workspace
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"workspace": replace(self.workspace)}  # without what this process has read
 
     def __call__(self) -> Ended:
         """Train the job, unless the ledger has it by now."""

@@ -6,11 +6,12 @@ relies on is storage: every node sees the same reports, store, data and backbone
 
 import logging
 import os
+import pickle
 import platform
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,10 @@ class _Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return [min(int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()) for has in nodes]
 
-    def start(self, number: int, title: str, work: bytes) -> None:
+    def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
         resources = self._resources
         task = self._task.options(name=title)
-        self._running[task.remote(work, resources.cpus, resources.processes, self._directory)] = number
+        self._running[task.remote(pickle.dumps(work), resources.cpus, resources.processes, self._directory)] = number
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
         if not self._running:

@@ -4,11 +4,12 @@ A job that is preempted or reaches its time limit is requeued, and its cell resu
 """
 
 import io
+import pickle
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ class _Slurm:
         self._running: dict[int, submitit.Job[Outcome]] = {}
         self._retry_at = 0.0
 
-    def start(self, number: int, title: str, work: bytes) -> None:
-        self._ready.append((number, work))
+    def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
+        self._ready.append((number, pickle.dumps(work)))
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
         if self._ready and time.monotonic() >= self._retry_at:

@@ -1,7 +1,7 @@
 """What all executors share: the protocol of a pool, and the function that runs a cell in another process.
 
-A cell is a pickled function that reads from the ledger and the store and writes its results there. If its process or
-machine is lost, it can run again anywhere, and resumes from its last checkpoint.
+A cell is a function without arguments that can be pickled; it reads from the ledger and the store and writes its
+results there. If its process or machine is lost, it can run again anywhere, and resumes from its last checkpoint.
 
 ``python -m stages.compare.executors.pool WORK OUTCOME`` is what ``accelerate launch`` starts on each GPU of a cell, and
 with a connection's number instead it is a worker on this machine. Neither imports torch or the stages: a cell does.
@@ -52,8 +52,8 @@ class Pool(Protocol):
     def memory_gb(self) -> float | None:
         """Main memory per running cell, GiB; None: not known."""
 
-    def start(self, number: int, title: str, work: bytes) -> None:
-        """Start a cell; ``work`` is a pickled function without arguments."""
+    def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
+        """Start a cell."""
 
     def wait(self, seconds: float) -> Sequence[tuple[int, Outcome]]:
         """The cells that have ended; waits up to ``seconds`` for the first."""

@@ -1,17 +1,19 @@
 """Cells in several processes of this machine, which share its cores and GPUs; and the executors by name."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -119,9 +121,9 @@ class _Processes:
     def memory_gb(self) -> float:
         return host_gb_for_each(self.at_once)
 
-    def start(self, number: int, title: str, work: bytes) -> None:
-        self._work[number] = work
-        self._waiting.append((number, work))
+    def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
+        self._work[number] = pickle.dumps(work)
+        self._waiting.append((number, self._work[number]))
         self._distribute()
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:

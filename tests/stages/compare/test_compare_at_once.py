@@ -74,7 +74,7 @@ def test_cells_that_another_command_trains_come_last(
         "full films seed 0",
         "sequential meals from films seed 0",
     ]
-    assert told[1] == f"waiting for run {run} (full films seed 0): another command is training it"
+    assert told[0] == f"waiting for run {run} (full films seed 0): another command is training it"
     assert ("full films seed 0 epoch 1/1" in error) == (not finishes)
     assert (folder / "index.html").is_file()
 

@@ -1,6 +1,5 @@
 """compare --jobs: several processes give what one gives, whichever of them is killed, interrupted or fails."""
 
-import pickle
 import re
 import resource
 import signal
@@ -22,6 +21,7 @@ from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
 from stages.compare.executors.pool import Outcome
 from stages.compare.executors.processes import executor_of, processes
+from stages.compare.remote import RemoteJob
 from tests import forked
 from tests.forked import Forked
 from tests.runs import final_numbers
@@ -158,8 +158,8 @@ class Answering:
         self.caches: list[float] = []
         self._errors, self._running = [*errors], list[int]()
 
-    def start(self, number: int, title: str, work: bytes) -> None:
-        self.caches.append(pickle.loads(work).workspace.cache_gb)
+    def start(self, number: int, title: str, work: RemoteJob) -> None:
+        self.caches.append(work.workspace.cache_gb)
         self._running.append(number)
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:

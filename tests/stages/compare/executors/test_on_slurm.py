@@ -27,7 +27,7 @@ def test_an_error_of_the_node_is_told_with_its_reason(
 ) -> None:
     monkeypatch.setattr("stages.compare.executors.on_slurm._Requeued", Unfit)
     with slurm_jobs(Resources(), tmp_path, cluster="local") as pool:
-        pool.start(0, "cell", b"")
+        pool.start(0, "cell", int)
         while not (ended := pool.wait(10)):
             pass
     ((_, outcome),) = ended
@@ -45,7 +45,7 @@ def test_cells_are_jobs_and_one_that_is_preempted_is_queued_again(
     found: dict[int, Outcome] = {}
     with slurm_jobs(Resources(retries=1), tmp_path, jobs=4, cluster="local") as pool:
         for number, work in enumerate(works):
-            pool.start(number, f"cell {number}", pickle.dumps(work))
+            pool.start(number, f"cell {number}", work)
         while len(found) < len(works):
             found |= dict(pool.wait(10))
     assert (found[0].value, found[2].value) == (2, "done")
@@ -92,7 +92,7 @@ def test_what_sbatch_refuses_is_one_message(
     told = "^--executor slurm: sbatch refused: invalid partition specified: none; Batch job submission failed: change"
     with slurm_jobs(Resources(partition="none"), tmp_path / "reports") as pool:
         for cells in (1, 2):  # the second is an array
-            pool.start(cells, "cell", pickle.dumps(partial(math.sqrt, 4)))
+            pool.start(cells, "cell", partial(math.sqrt, 4))
             with pytest.raises(PipelineError, match=told):
                 pool.wait(1)
     assert capsys.readouterr() == ("", "")
@@ -130,10 +130,10 @@ def test_what_sbatch_refuses_while_jobs_run_is_submitted_again_later(
     with slurm_jobs(Resources(), tmp_path, jobs=4, cluster="local") as pool:
         monkeypatch.setattr(pool._executor, "map_array", map_array)
         for number in (0, 1):
-            pool.start(number, "cell", pickle.dumps(number))
+            pool.start(number, "cell", number)
         assert pool.wait(0) == []
         is_full = True
-        pool.start(2, "cell", pickle.dumps(2))
+        pool.start(2, "cell", 2)
         assert (pool.wait(0), pool.wait(0), submitted) == ([], [], [2, 1])  # not at every look
         assert "QOSMaxSubmitJobPerUserLimit: what is ready is submitted again" in capsys.readouterr().err
         monkeypatch.setattr("stages.compare.executors.on_slurm._RETRY_SECONDS", 0.0)

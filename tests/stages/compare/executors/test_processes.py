@@ -2,7 +2,6 @@
 
 import math
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from tests.stages.compare.executors.cells import full_disk, once_killed, printin
 def outcomes(pool: Pool, *works: Callable[[], Any]) -> list[Outcome]:
     """How cells ended that were started together."""
     for number, work in enumerate(works):
-        pool.start(number, f"cell {number}", pickle.dumps(work))
+        pool.start(number, f"cell {number}", work)
     found: dict[int, Outcome] = {}
     while len(found) < len(works):
         found |= dict(pool.wait(30))
@@ -92,7 +91,7 @@ def test_each_worker_sees_one_gpu_of_several(
 def test_a_cell_that_runs_when_the_pool_is_closed_is_interrupted() -> None:
     started = time.monotonic()
     with processes(1) as pool:
-        pool.start(0, "long", pickle.dumps(partial(time.sleep, 300)))
+        pool.start(0, "long", partial(time.sleep, 300))
         pool.wait(0.5)
         (worker,) = workers(os.getpid())
         time.sleep(1)
@@ -104,7 +103,7 @@ def test_workers_end_with_a_main_process_that_is_killed() -> None:
     code = (
         "import pickle, time\nfrom functools import partial\nfrom stages.compare.executors.processes import processes\n"
         "with processes(1) as pool:\n"
-        "    pool.start(0, 'long', pickle.dumps(partial(time.sleep, 300)))\n"
+        "    pool.start(0, 'long', partial(time.sleep, 300))\n"
         "    print('started', flush=True)\n"
         "    pool.wait(300)\n"
     )
