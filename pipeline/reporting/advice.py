@@ -39,7 +39,7 @@ def advice(runs: StudyRuns) -> Advice | None:
     """
     whole = [line for line in runs.lines if len(runs.groups(line)) == len(runs.study.targets)]
     most = max((len(runs.all(line)) for line in whole), default=0)
-    means = {line: _mean(runs, line) for line in whole if len(runs.all(line)) == most}
+    means = {line: runs.mean(line) or 0.0 for line in whole if len(runs.all(line)) == most}
     best = max(means, key=lambda line: means[line], default=None)
     if best is None:
         return None
@@ -51,10 +51,6 @@ def advice(runs: StudyRuns) -> Advice | None:
     family = len(costs) * len(others) // 2 * runs.study.looks
     compared = {line: difference.comparison(family) for line, difference in others.items()}
     return Advice(min((best, *near), key=lambda line: costs[line]), best, compared, costs)
-
-
-def _mean(runs: StudyRuns, line: Line) -> float:
-    return mean_of(mean_of(scored.value for scored in group) for group in runs.groups(line).values()) or 0.0
 
 
 def _from(runs: StudyRuns, best: Line, line: Line) -> Difference | None:

@@ -1,7 +1,7 @@
 """What rows cost, how they were trained, and what they selected on the rows that score them."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -11,15 +11,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
 from pipeline.reporting.report import MISSING, Cell, Table, count_cell, effort_cells, line_cell, share_cell
-from pipeline.reporting.runs import (
-    Scored,
-    StudyRuns,
-    joint_titles,
-    mean_of,
-    peak_memory_of,
-    records_of,
-    runs_of,
-)
+from pipeline.reporting.runs import Scored, StudyRuns, joint_titles, mean_of, peak_memory_of, records_of, runs_of
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_in_effect
@@ -39,14 +31,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     """
     kind = KINDS[record.kind]
     if kind.is_ensemble:
-        whole = StoredParts()
-        for source in record.sources:
-            member = ledger.find(source.run)
-            own_parts = stored_parts(member, ledger) if member is not None else None
-            if own_parts is None:
-                return None
-            whole |= own_parts
-        return whole
+        return _parts_together((ledger.find(source.run) for source in record.sources), ledger)
     backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
     own, parts = f"run {record.run}", StoredParts()
     pretrained = f"backbone {record.backbone_weights}"
@@ -74,6 +59,17 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     return parts
 
 
+def _parts_together(records: Iterable[RunRecord | None], ledger: Ledger) -> StoredParts | None:
+    """The parts of several models; None if one is unknown."""
+    together = StoredParts()
+    for record in records:
+        parts = stored_parts(record, ledger) if record is not None else None
+        if parts is None:
+            return None
+        together |= parts
+    return together
+
+
 def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
     """Parameters of the pretrained encoder of a run's model; None if unknown.
 
@@ -88,10 +84,8 @@ def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
 
 def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
     """Parameters to store for the models of all ``records`` together."""
-    parts = [stored_parts(record, ledger) for record in records]
-    known = [part for part in parts if part is not None]
-    together = {name: size for part in known for name, size in part.items()}
-    return sum(together.values()) if len(known) == len(parts) else None
+    parts = _parts_together(records, ledger)
+    return sum(parts.values()) if parts is not None else None
 
 
 def cost_table(runs: StudyRuns) -> Table:
@@ -102,12 +96,13 @@ def cost_table(runs: StudyRuns) -> Table:
 
 
 def _cost_row(runs: StudyRuns, row: str) -> dict[str, Cell]:
-    group, tasks = runs.all(row), len(runs.study.targets)
+    group, groups, tasks = runs.all(row), [runs.cell(row, t) for t in runs.study.targets], len(runs.study.targets)
     records = records_of(group)
     costs = [record.cost for record in records]
     trained = mean_of(cost.trainable_parameters for cost in costs)
     backbone = next((size for record in records if (size := backbone_size(record, runs.ledger)) is not None), None)
-    chosen = _one_run_a_target(runs, row)
+    seeds = set.intersection(*({scored.entry.seed for scored in own} for own in groups))
+    chosen = [next(s.record for s in own if s.entry.seed == min(seeds)) for own in groups] if seeds else []
     every = stored(chosen, runs.ledger) if chosen else None
     together = {
         f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
@@ -125,27 +120,23 @@ def _cost_row(runs: StudyRuns, row: str) -> dict[str, Cell]:
     }
 
 
-def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:
-    """The runs of the first seed that all targets have; empty if there is no such seed."""
-    groups = [runs.cell(row, target) for target in runs.study.targets]
-    for scored in groups[0]:
-        same = [[other for other in group if other.entry.seed == scored.entry.seed] for group in groups]
-        if all(same):
-            return [group[0].record for group in same]
-    return []
-
-
 # The row's name or the main table already shows these.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """A column per setting in which the main table's runs differ; None if all agree."""
-    trained = [row for row in runs.rows if not KINDS[runs.study.row(row).method].is_ensemble and runs.all(row)]
-    groups = {row: [(scored, _in_effect(runs.recipe_of(scored))) for scored in runs.all(row)] for row in trained}
-    recipes = [recipe for group in groups.values() for _, recipe in group]
-    usual = Recipe().flat().items()
-    keys = [key for key, value in usual if key not in _LEFT_OUT and _differs(recipes, key, value)]
+    groups = defaultdict[str, list[tuple[str, dict[str, Any]]]](list)
+    for row in runs.rows:
+        for scored in runs.all(row) if not runs.study.row(row).kind.is_ensemble else ():
+            recipe = runs.recipe_of(scored)
+            effective = keys_in_effect(recipe)
+            values = {key: value for key, value in recipe.flat().items() if key in effective}
+            groups[row].append((scored.entry.target, values))
+    recipes = [values for group in groups.values() for _, values in group]
+    usual = {key: value for key, value in Recipe().flat().items() if key not in _LEFT_OUT}
+    # A key without effect counts as one at its default.
+    keys = [key for key, value in usual.items() if len({str(recipe.get(key, value)) for recipe in recipes}) > 1]
     backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
     differ = len(set(backbones.values())) > 1
     if not keys and not differ:
@@ -161,27 +152,12 @@ def settings_table(runs: StudyRuns) -> Table | None:
     return Table.of("settings", rows)
 
 
-def _in_effect(recipe: Recipe) -> dict[str, Any]:
-    """The settings that have an effect, flattened."""
-    effective = keys_in_effect(recipe)
-    return {key: value for key, value in recipe.flat().items() if key in effective}
-
-
-def _differs(recipes: Sequence[Mapping[str, Any]], key: str, usual: Any) -> bool:
-    """Whether ``key`` differs between runs, or affects only some runs and is not ``usual`` there."""
-    values = {str(recipe[key]) for recipe in recipes if key in recipe}
-    of_some = any(key not in recipe for recipe in recipes)
-    return len(values) > 1 or (of_some and not values <= {str(usual)})
-
-
-def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
+def _value(group: list[tuple[str, dict[str, Any]]], key: str) -> str:
     """One value, or several with their tasks."""
-    tasks: dict[str, dict[str, None]] = {}
-    for scored, recipe in group:
-        tasks.setdefault(_shown(recipe.get(key)), {})[scored.entry.target] = None
-    if len(tasks) == 1:
-        return next(iter(tasks))
-    return "; ".join(f"{value} ({', '.join(names)})" for value, names in tasks.items())
+    tasks = defaultdict[str, dict[str, None]](dict)
+    for target, recipe in group:
+        tasks[_shown(recipe.get(key))][target] = None
+    return "; ".join(f"{value} ({', '.join(names)})" if len(tasks) > 1 else value for value, names in tasks.items())
 
 
 def _shown(value: Any) -> str:
@@ -207,8 +183,13 @@ def _text(runs: StudyRuns, line: Line) -> str:
     }
     if not by_target:
         return MISSING
-    kinds = dict.fromkeys(kind for choices in by_target.values() for kind in choices)
-    return ", ".join(f"{kind} ({_sizes(kind, by_target)})" for kind in kinds) or "nothing"
+    parts = []
+    for kind in dict.fromkeys(kind for choices in by_target.values() for kind in choices):
+        sizes = {target: choices[kind] for target, choices in by_target.items()}
+        same = {str(size) for size in sizes.values()}
+        apart = ", ".join(f"{target} {size}" for target, size in sizes.items() if size)
+        parts.append(f"{kind} ({apart if len(same) > 1 else same.pop()})")
+    return ", ".join(parts) or "nothing"
 
 
 def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
@@ -242,10 +223,3 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
             what = "own adapter's epoch" if KINDS[before.kind].is_one_adapter else "earlier epoch"
             yield what, len(runs.curve(before.run))
         yield from _earlier_epochs(runs, before, target)
-
-
-def _sizes(kind: str, by_target: Mapping[str, Counter[str]]) -> str:
-    sizes = {target: choices[kind] for target, choices in by_target.items()}
-    if len(set(sizes.values())) == 1:
-        return str(next(iter(sizes.values())))
-    return ", ".join(f"{target} {size}" for target, size in sizes.items() if size)

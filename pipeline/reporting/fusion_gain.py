@@ -26,7 +26,7 @@ from pipeline.reporting.report import (
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of
 from pipeline.settings.parts import gates_text
 from pipeline.settings.study import Study
-from pipeline.stats.paired import Comparison, Difference
+from pipeline.stats.paired import Comparison
 
 
 @dataclass(frozen=True)
@@ -55,47 +55,46 @@ class FusionGain:
     """Scores before the first step; None if the start was not scored."""
     best: list[Adapter | None]
     """The best of the fusion's adapters with a known score on the target; None if there is none."""
-    over_start: float | None
-    over_best: float | None
-    starts_kept: int
     steps_added: float
     """Steps beyond those of the adapters, mean over seeds."""
     comparison: Comparison | None = None
     """Test against the best adapters; None unless their predictions are kept."""
 
+    @property
+    def over_start(self) -> float | None:
+        return self._over(self.starts)
+
+    @property
+    def over_best(self) -> float | None:
+        return self._over(adapter.value if adapter else None for adapter in self.best)
+
+    def _over(self, scores: Iterable[float | None]) -> float | None:
+        pairs = zip(self.group, scores, strict=True)
+        return mean_of(scored.value - score for scored, score in pairs if score is not None)
+
 
 @cache
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every fusion row on every target, in the study's order."""
-    gains = [
-        _gain(runs, line, target, group)
-        for line, target, group in runs.cells()
-        if runs.study.row(line.row).kind.takes == "fusion"
-    ]
-    verdicts = judge({(gain.line, gain.target): _difference(runs, gain) for gain in gains}, runs.study.looks)
+    gains, tests = [], {}
+    for line, target, group in runs.cells():
+        if runs.study.row(line.row).kind.takes != "fusion":
+            continue
+        records = [scored.record for scored in group]
+        curves = [runs.curve(record.run) for record in records]
+        starts = [
+            next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
+            for one, curve in zip(group, curves, strict=True)
+        ]
+        # Ties go to the target's adapter.
+        best = [max(_adapters(runs, one), key=lambda each: (each.dev, each.own), default=None) for one in records]
+        gains.append(FusionGain(line, target, group, starts, best, statistics.mean(map(runs.steps, records))))
+        # None of other tasks' adapters kept its predictions on the target.
+        own = [adapter.run if adapter is not None and adapter.own else None for adapter in best]
+        pairs = [(record.run, adapter) for record, adapter in zip(records, own, strict=True)]
+        tests[line, target] = runs.difference_of_pairs(pairs, target)
+    verdicts = judge(tests, runs.study.looks)
     return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
-
-
-def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> FusionGain:
-    def over(scores: Iterable[float | None]) -> float | None:
-        pairs = zip(group, scores, strict=True)
-        return mean_of(scored.value - score for scored, score in pairs if score is not None)
-
-    records = [scored.record for scored in group]
-    curves = [runs.curve(record.run) for record in records]
-    # Ties go to the target's adapter.
-    best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
-    starts = [
-        next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
-        for one, curve in zip(group, curves, strict=True)
-    ]
-    return FusionGain(
-        line, target, group, starts, best,
-        over_start=over(starts),
-        over_best=over(adapter.value if adapter else None for adapter in best),
-        starts_kept=sum(record.best_epoch == 0 for record in records),
-        steps_added=statistics.mean(map(runs.steps, records)),
-    )  # fmt: skip
 
 
 _OWN = {
@@ -134,40 +133,32 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
             yield Adapter(source.task, source.run, dev, value, steps, own=False)
 
 
-def _difference(runs: StudyRuns, gain: FusionGain) -> Difference | None:
-    """The fusions against their best adapters; None unless all of those were trained on the target."""
-    seeds = zip(gain.group, gain.best, strict=True)
-    pairs = [(scored.record.run, best.run if best is not None and best.own else None) for scored, best in seeds]
-    return runs.difference_of_pairs(pairs, gain.target)
-
-
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line per fusion row and target; None in a study without fusion."""
-    gains = fusion_gains(runs)
+    gains, rows = fusion_gains(runs), []
+    for gain in gains:
+        best = [adapter for adapter in gain.best if adapter is not None]
+        used = tuple(dict.fromkeys(adapter.run for adapter in best))
+        kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
+        against = (gain.comparison, "the best adapter", "not tested")
+        row = {
+            "method": line_cell(runs, gain.line),
+            "target": text_cell(gain.target),
+            "start": _names(_beginning(scored.record) for scored in gain.group),
+            "start score": scores_cell([start for start in gain.starts if start is not None]),
+            "best adapter": _names(adapter.task for adapter in best),
+            "its score": scores_cell([adapter.value for adapter in best if adapter.value is not None], used),
+            "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
+            "fusion": group_cell(gain.group),
+            "steps added": count_cell(gain.steps_added),
+            "epoch kept": text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),
+            "over start, points": difference_cell(gain.over_start),
+            "over best adapter, points": difference_cell(gain.over_best, (), *against),
+        }
+        rows.append(row)
     unscored = runs.titles(gain.line for gain in gains if gain.over_start is None)
     marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
-    return Table.of("fusion-gain", [_row(runs, gain) for gain in gains], unscored=unscored, marks=marks)
-
-
-def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
-    best = [adapter for adapter in gain.best if adapter is not None]
-    used = tuple(dict.fromkeys(adapter.run for adapter in best))
-    kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
-    against = (gain.comparison, "the best adapter", "not tested")
-    return {
-        "method": line_cell(runs, gain.line),
-        "target": text_cell(gain.target),
-        "start": _names(_beginning(scored.record) for scored in gain.group),
-        "start score": scores_cell([start for start in gain.starts if start is not None]),
-        "best adapter": _names(adapter.task for adapter in best),
-        "its score": scores_cell([adapter.value for adapter in best if adapter.value is not None], used),
-        "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
-        "fusion": group_cell(gain.group),
-        "steps added": count_cell(gain.steps_added),
-        "epoch kept": text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),
-        "over start, points": difference_cell(gain.over_start),
-        "over best adapter, points": difference_cell(gain.over_best, (), *against),
-    }
+    return Table.of("fusion-gain", rows, unscored=unscored, marks=marks)
 
 
 def _names(names: Iterable[str]) -> Cell:
@@ -201,7 +192,8 @@ def _over_best(gains: Sequence[FusionGain], study: Study) -> str:
 
 
 def _over_start(gains: Sequence[FusionGain]) -> str:
-    kept, seeds = sum(gain.starts_kept for gain in gains), sum(len(gain.group) for gain in gains)
+    epochs = [scored.record.best_epoch for gain in gains for scored in gain.group]
+    kept, seeds = epochs.count(0), len(epochs)
     if kept == seeds:
         return f"nothing{_on(gains)}, the start was kept in every run"
     added = points(statistics.mean(gain.over_start or 0.0 for gain in gains), sign=False)

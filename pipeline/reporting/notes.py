@@ -1,6 +1,6 @@
 """Notes computed from the records that tell a reader how far to trust the tables."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +22,10 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from _added(runs)
     yield from runs.result.shared_text
     yield from _budgets(runs, main)
-    yield from _rising(runs, main)
+    kept = {name: runs.ended_rising(runs.all(name)) for name in runs.rows}
+    rising = {runs.study.title(name): last for name, last in kept.items() if 2 * sum(last) > len(last)}
+    rows = "; ".join(f"{title} {sum(last)} of {len(last)} runs" for title, last in rising.items())
+    yield from paragraphs(_NOTES["rising"], steps=MIN_STEPS, rows=rows)
     yield from _trials(runs)
     if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
         yield _line("source-seed", seed=runs.study.source_seed)
@@ -64,9 +67,9 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
     records = {each.run: each for scored in runs.scored for each in (scored.record, *scored.trials)}.values()
     hardware = Counter(record.hardware for record in records)
     precisions = Counter(record.recipe.precision for record in records)
-    rows: dict[str, set[str]] = {}
+    rows = defaultdict[str, set[str]](set)
     for scored in runs.scored:
-        rows.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.record.recipe.precision)
+        rows[runs.study.title(scored.entry.line.row)].add(scored.record.recipe.precision)
     yield from paragraphs(
         _NOTES["machines"],
         kinds=len(hardware) if len(hardware) > 1 else 0,
@@ -97,33 +100,20 @@ def _added(runs: StudyRuns) -> Iterator[str]:
 
 def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     """A note if rows took numbers of optimiser steps on a target that differ by more than a tenth."""
-    steps: dict[str, dict[str, set[int]]] = {}
+    steps = defaultdict[str, list[tuple[str, int]]](list)
     for scored in main:
         trainer = runs.trainer(scored)
         if trainer is not None and runs.epochs(scored):
-            own = steps.setdefault(scored.entry.target, {})
-            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(trainer))
-    every = {target: set[int]().union(*own.values()) for target, own in steps.items()}
+            steps[scored.entry.target].append((runs.study.title(scored.entry.line.row), runs.steps(trainer)))
+    every = {target: [number for _, number in own] for target, own in steps.items()}
     unlike = [target for target, numbers in every.items() if max(numbers) > 1.1 * min(numbers)]
-    by_row: dict[str, set[int]] = {}
-    for target in unlike:
-        for title, numbers in steps[target].items():
-            by_row.setdefault(title, set()).update(numbers)
+    by_row = defaultdict[str, set[int]](set)
+    for title, number in (pair for target in unlike for pair in steps[target]):
+        by_row[title].add(number)
     starts = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).of)
     starts = f" Methods that start from trained models: {starts}." if starts else ""
     if unlike:
         yield _line("budgets", unlike=listed(unlike), steps="; ".join(_amounts(by_row)), starts=starts)
-
-
-def _rising(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    """The methods that short training ended while they still improved: most of their runs keep the last epoch."""
-    kept: dict[str, list[bool]] = {}
-    for scored in main:
-        if (rising := runs.ended_rising(scored)) is not None:
-            kept.setdefault(runs.study.title(scored.entry.line.row), []).append(rising)
-    rising_most = {title: sum(last) for title, last in kept.items() if 2 * sum(last) > len(last)}
-    rows = "; ".join(f"{title} {count} of {len(kept[title])} runs" for title, count in rising_most.items())
-    yield from paragraphs(_NOTES["rising"], steps=MIN_STEPS, rows=rows)
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:

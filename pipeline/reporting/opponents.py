@@ -91,14 +91,6 @@ class Duel:
     comparison: Comparison | None = None
     """Test of the mean over targets; None if a side was selected on the compared rows, or seeds are missing."""
 
-    @property
-    def unequal_trials(self) -> str:
-        """The numbers of trials of the two sides if they differ, else empty."""
-        if all(ours == theirs for ours, theirs in self.trials.values()):
-            return ""
-        ours, theirs = ("/".join(map(str, sorted({*side}))) for side in zip(*self.trials.values(), strict=True))
-        return f"{ours} against {theirs} of {self.kind}"
-
 
 ByStudy = Mapping[StudyRuns, Duel]
 """Duels with one kind of row; their differences are averaged over the targets of all studies."""
@@ -142,7 +134,11 @@ def duels(runs: StudyRuns) -> list[Duel]:
             known = {target: difference for target, difference in parts.items() if difference is not None}
             if len(known) == len(study.targets):
                 trials = {target: (_trials(runs, own, target), _trials(runs, those, target)) for target in known}
-                chosen = any(_is_chosen_on_scores(runs, side, target) for side in (own, those) for target in known)
+                chosen = False  # on the rows that the tables show
+                for side, target in product((own, those), known):
+                    candidates = _dev_scores(runs, side, target)
+                    read = (scored.score.test for line in candidates for scored in runs.cell(line, target))
+                    chosen = chosen or (len(candidates) > 1 and None in read)
                 result.append(Duel(line, ours, kind, best, trials, known, chosen))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in result}
     tested = [duel for duel in result if not duel.is_chosen_on_scores]
@@ -161,7 +157,10 @@ def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
 def mean_of_duels(duels: ByStudy) -> Difference | None:
     """The mean difference over all targets of all studies; None if the seeds allow no test."""
     parts = [difference for duel in duels.values() for difference in duel.parts.values()]
-    groups = {runs: _both_sides(runs, duel) for runs, duel in duels.items()}
+    groups = {
+        runs: [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
+        for runs, duel in duels.items()
+    }
     # Sources with one fixed seed add no variance between seeds.
     free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
     shared = shared_by([group for own in groups.values() for group in own], None)
@@ -174,11 +173,6 @@ def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
     """The selected lines' runs on a target, by seed."""
     by_line = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in selected.values()}
     return [by_line[line][seed] for seed, line in sorted(selected.items())]
-
-
-def _both_sides(runs: StudyRuns, duel: Duel) -> list[list[Scored]]:
-    """The runs of both sides of a duel, target by target."""
-    return [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
 
 
 def names_of(runs: StudyRuns, selected: Selected) -> str:
@@ -197,19 +191,14 @@ def duels_of_leading(runs: StudyRuns) -> list[Duel]:
     return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
 
 
-def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
-    """The ``lines`` with the most seeds on a target: a mean over fewer seeds is more easily the best by chance."""
-    seeds = {line: len(runs.cell(line, target)) for line in lines}
-    most = max(seeds.values(), default=0)
-    return [line for line, count in seeds.items() if count == most > 0]
-
-
 def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, dict[int, float]]:
-    """The validation scores of every candidate, by seed."""
-    return {
-        line: {scored.entry.seed: scored.score.dev for scored in runs.cell(line, target)}
-        for line in _candidates(runs, lines, target)
-    }
+    """The validation scores, by seed, of the ``lines`` with the most seeds on a target.
+
+    The others are no candidates: a mean over fewer seeds is more easily the best by chance.
+    """
+    scores = {line: {s.entry.seed: s.score.dev for s in runs.cell(line, target)} for line in lines}
+    most = max(map(len, scores.values()), default=0)
+    return {line: by_seed for line, by_seed in scores.items() if len(by_seed) == most > 0}
 
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
@@ -241,16 +230,10 @@ def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
 def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
     """The number of runs per seed that the best of ``lines`` is chosen from on a target; shared runs count once."""
     tried: dict[Line, int] = {}
-    for line in _candidates(runs, lines, target):
+    for line in _dev_scores(runs, lines, target):
         by_row = runs.study.trials_by_row(line.row, target)
         tried |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
     return sum(tried.values())
-
-
-def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> bool:
-    """Whether the best of several ``lines`` is selected by scores on the same rows that the tables show."""
-    candidates = _candidates(runs, lines, target)
-    return len(candidates) > 1 and any(s.score.test is None for line in candidates for s in runs.cell(line, target))
 
 
 @dataclass(frozen=True)
@@ -314,19 +297,23 @@ _CLAUSES: dict[Verdict, str] = {
 
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line per fusion and kind of row; None in a study without both."""
-    rows, own, leading = [_duel_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
-    title = capital(runs.title(leading)) if leading is not None and own else ""
+    own, leading = leading_duels(runs), leading_fusion(runs)
     tested = [duel for duel in duels(runs) if duel.comparison is not None]
-    others = comparisons(tested[len(own) :])
     chosen = any(duel.is_chosen_on_scores for duel in duels(runs))
+    unequal = []
+    for duel in duels_of_leading(runs):
+        sides = [*zip(*duel.trials.values(), strict=True)]
+        if sides[0] != sides[1]:
+            ours, theirs = ("/".join(map(str, sorted({*side}))) for side in sides)
+            unequal.append(f"{ours} against {theirs} of {duel.kind}")
     return Table.of(
         "opponents",
-        rows,
-        leading=title,
+        [_duel_row(runs, duel) for duel in duels(runs)],
+        leading=capital(runs.title(leading)) if leading is not None and own else "",
         own=comparisons(own),
-        others=others,
+        others=comparisons(tested[len(own) :]),
         untested="Not tested" if chosen else "",
-        trials="; ".join(duel.unequal_trials for duel in duels_of_leading(runs) if duel.unequal_trials),
+        trials="; ".join(unequal),
         close=" ".join(map(close_text, close_calls(runs))),
     )
 

@@ -189,16 +189,19 @@ class StudyRuns:
         steps = steps_per_epoch(trainer)
         return trainer.recipe.epochs_of(steps) if steps else 0
 
-    def ended_rising(self, scored: Scored) -> bool | None:
-        """Whether a run of few optimiser steps kept its last epoch; None if it took enough steps, or did not train."""
-        trainer, epochs = self.trainer(scored), self.epochs(scored)
-        if trainer is None or not epochs or self.steps(trainer) >= MIN_STEPS:
-            return None
-        return trainer.best_epoch == epochs
+    def mean(self, line: Line) -> float | None:
+        """The mean over targets of a line's mean scores; None if it lacks one."""
+        means = [statistics.mean(scored.value for scored in group) for group in self.groups(line).values()]
+        return statistics.mean(means) if len(means) == len(self.study.targets) else None
+
+    def ended_rising(self, group: Iterable[Scored]) -> list[bool]:
+        """Of every run that trained for few optimiser steps, whether it kept its last epoch."""
+        trained = ((trainer, self.epochs(scored)) for scored in group if (trainer := self.trainer(scored)) is not None)
+        return [run.best_epoch == epochs for run, epochs in trained if epochs and self.steps(run) < MIN_STEPS]
 
     def is_rising(self, group: Iterable[Scored]) -> bool:
         """Whether most of the runs ended while their scores still rose."""
-        ended = [rising for scored in group if (rising := self.ended_rising(scored)) is not None]
+        ended = self.ended_rising(group)
         return 2 * sum(ended) > len(ended)
 
     def dev_curve(self, scored: Scored) -> pd.Series | None:
@@ -254,15 +257,14 @@ class StudyRuns:
 
         None if one of these runs is missing from the ledger.
         """
-        steps: list[int | None] = [self.steps(record) if target in record.trained_on else 0]
+        steps = self.steps(record) if target in record.trained_on else 0
         for source in record.continued:
             before = self.ledger.find(source.run)
-            if before is not None:
-                steps.append(self.steps_on(before, target))
-            elif source.task == target:
+            earlier = self.steps_on(before, target) if before is not None else None if source.task == target else 0
+            if earlier is None:
                 return None
-        known = [number for number in steps if number is not None]
-        return sum(known) if len(known) == len(steps) else None
+            steps += earlier
+        return steps
 
     def _record(self, run: str) -> RunRecord:
         record = self.ledger.find(run)
@@ -337,15 +339,10 @@ def runs_behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> s
     return seen
 
 
-def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
-    """How many targets one run of a line or row answers: 1 if it trains a run per target."""
-    answered = Counter((scored.record.run, scored.entry.seed) for scored in runs.all(line))
-    return max(answered.values(), default=1)
-
-
 def joint_titles(runs: StudyRuns) -> str:
     """The rows whose runs answer several targets, as ``a; b``; empty if there is none."""
-    return runs.titles(Line(name) for name in runs.rows if targets_at_once(runs, name) > 1)
+    answered = {name: Counter((one.record.run, one.entry.seed) for one in runs.all(name)) for name in runs.rows}
+    return runs.titles(Line(name) for name, targets in answered.items() if max(targets.values(), default=1) > 1)
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

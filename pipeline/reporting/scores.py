@@ -31,14 +31,7 @@ from pipeline.reporting.report import (
     where_text,
     with_best,
 )
-from pipeline.reporting.runs import (
-    StudyRuns,
-    joint_titles,
-    mean_of,
-    peak_memory_of,
-    records_of,
-    runs_of,
-)
+from pipeline.reporting.runs import StudyRuns, joint_titles, mean_of, peak_memory_of, records_of, runs_of
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
 

@@ -39,6 +39,7 @@ class Contrast:
     line: Line
     base: Line
     sources: str
+    """The tasks besides the target that it learned from, in training order if it learned them in turn."""
     target: str
     comparison: Comparison
 
@@ -57,44 +58,35 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
         for line, base in bases.items()
         for target in runs.study.targets
     }
-    return [
-        Contrast(line, bases[line], _sources(runs, line, target), target, comparison)
-        for (line, target), comparison in judge(family, runs.study.looks).items()
-    ]
-
-
-def _sources(runs: StudyRuns, line: Line, target: str) -> str:
-    """The tasks besides the target that a line learned from, in training order if it learned them in turn."""
-    turn = runs.study.turn(line.row, target)
-    tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
-    return line.source or ", ".join(tasks)
+    result = []
+    for (line, target), comparison in judge(family, runs.study.looks).items():
+        turn = runs.study.turn(line.row, target)
+        tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
+        result.append(Contrast(line, bases[line], line.source or ", ".join(tasks), target, comparison))
+    return result
 
 
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line per contrast; None if no row builds on another."""
-    all_contrasts = contrasts(runs)
-    rows = [_contrast_row(runs, contrast) for contrast in all_contrasts]
+    rows = []
+    for contrast in contrasts(runs):
+        base, group = runs.cell(contrast.base, contrast.target), runs.cell(contrast.line, contrast.target)
+        test, both, against = contrast.comparison, runs_of((*group, *base)), runs.title(contrast.base)
+        row = {
+            "method": line_cell(runs, contrast.line),
+            "base method": line_cell(runs, contrast.base),
+            "other tasks": text_cell(contrast.sources),
+            "target": text_cell(contrast.target),
+            "base score": group_cell(base),
+            "base steps": _steps_cell(runs, base),
+            "score": group_cell(group),
+            "steps": _steps_cell(runs, group),
+            "difference, points": difference_cell(test.difference, both, test, against),
+        }
+        rows.append(row)
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
-    marks = marks_note("the base method", all_contrasts)
+    marks = marks_note("the base method", rows)
     return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
-
-
-def _contrast_row(runs: StudyRuns, contrast: Contrast) -> dict[str, Cell]:
-    base, group = runs.cell(contrast.base, contrast.target), runs.cell(contrast.line, contrast.target)
-    both = runs_of((*group, *base))
-    return {
-        "method": line_cell(runs, contrast.line),
-        "base method": line_cell(runs, contrast.base),
-        "other tasks": text_cell(contrast.sources),
-        "target": text_cell(contrast.target),
-        "base score": group_cell(base),
-        "base steps": _steps_cell(runs, base),
-        "score": group_cell(group),
-        "steps": _steps_cell(runs, group),
-        "difference, points": difference_cell(
-            contrast.comparison.difference, both, contrast.comparison, runs.title(contrast.base)
-        ),
-    }
 
 
 def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
@@ -116,39 +108,26 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
     if not runs.study.cross_task:
         return None
     targets = runs.study.targets
-    across = {
-        (line, task, target): _across(runs, line, task, target)
-        for line in map(Line, runs.rows)
-        for task in targets
-        for target in targets
-    }
-    # A model on another task against that task's model, over their common seeds.
-    verdicts = judge(
-        {key: runs.difference(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()}, runs.study.looks
-    )
+    across: dict[tuple[Line, str, str], list[Scored]] = {}
+    tests = {}
+    for line, task, target in product(map(Line, runs.rows), targets, targets):
+        trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
+        read = (scored.on(target) for scored in trained if target in scored.record.scores)
+        across[line, task, target] = own = [scored for scored in read if scored.score.reading is not None]
+        # A model on another task against that task's model, over their common seeds.
+        tests[line, task, target] = runs.difference(own, runs.cell(line, target), target)
+    verdicts = judge(tests, runs.study.looks)
     rows = []
     for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
-        scores = {runs.column(t): _cross_cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}
-        rows.append({"method": line_cell(runs, line), "trained on": text_cell(task), **scores})
+        row = {"method": line_cell(runs, line), "trained on": text_cell(task)}
+        for target in targets:
+            cell = group_cell(runs.cell(line, task), "its own task") if task == target else Cell(MISSING)
+            if group := across[line, task, target]:
+                cell = group_cell(group, _READINGS[group[0].score.reading or ""])
+                cell = judged(cell, verdicts.get((line, task, target)), f"{runs.title(line)} on {target}")
+            row[runs.column(target)] = cell
+        rows.append(row)
     return Table.of("cross-task", rows, marks=marks_note("the same method trained on that column's task", verdicts))
-
-
-def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
-    """The runs of a line trained on ``task`` that were scored on ``target``, by seed."""
-    trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
-    read = (scored.on(target) for scored in trained if target in scored.record.scores)
-    return [scored for scored in read if scored.score.reading is not None]
-
-
-def _cross_cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Comparison | None) -> Cell:
-    if task == target:
-        return group_cell(runs.cell(line, task), "its own task")
-    group = _across(runs, line, task, target)
-    if not group:
-        return Cell(MISSING)
-    reading = group[0].score.reading
-    assert reading is not None
-    return judged(group_cell(group, _READINGS[reading]), comparison, f"{runs.title(line)} on {target}")
 
 
 @dataclass(frozen=True)
@@ -176,23 +155,31 @@ class Proof:
     pairs: frozenset[tuple[str, str]]
     """Pairs of an earlier task and the task trained on next."""
     runs: tuple[str, ...]
-    backbone: str
-    adapters: int
-    """Number of hashed adapters of other tasks; 0 if the runs hold none."""
-
-    @property
-    def text(self) -> str:
-        adapters = f", {self.adapters} adapter{'s' * (self.adapters > 1)}" if self.adapters else ""
-        return f"backbone {self.backbone[:12]}{adapters}"
+    text: str
+    """What was hashed: the backbone, and the adapters of other tasks that the runs hold."""
 
 
 @cache
 def changes(runs: StudyRuns) -> list[Change]:
     """How sequential fine-tuning changed the score on an earlier task, answered with that task's head."""
-    measured = [change for line in runs.lines for change in _measured(runs, line)]
-    pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
-    verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()}, runs.study.looks)
-    return [replace(change, comparison=verdicts.get(change)) for change in measured]
+    tests = {}
+    for line in runs.lines:
+        row = runs.study.row(line.row)
+        sources = row.through or (row.order[:-1] if row.order is not None else (line.source,) if line.source else ())
+        for source, (target, group) in product(sources, runs.groups(line).items()):
+            trained = [scored for scored in group if scored.record.trained_on == (target,)]
+            known = [
+                (score.before, score.value, scored)
+                for scored in trained
+                if (score := scored.record.scores.get(source)) is not None and score.before is not None
+            ]
+            if known:
+                before, after, used = zip(*known, strict=True)
+                change = Change(line.row, source, target, before, after, tuple(scored.record.run for scored in used))
+                first = [trainer.run if (trainer := runs.trainer(scored.on(source))) else None for scored in used]
+                tests[change] = runs.difference_of_pairs([*zip(change.runs, first, strict=True)], source)
+    verdicts = judge(tests, runs.study.looks)
+    return [replace(change, comparison=verdicts.get(change)) for change in tests]
 
 
 @cache
@@ -201,7 +188,24 @@ def proofs(runs: StudyRuns) -> list[Proof]:
 
     Hashes show that they change neither the backbone nor the first task's adapter, so the score stays the same.
     """
-    return [proof for name in runs.rows if (proof := _proven(runs, name)) is not None]
+    result = []
+    for name in runs.rows:
+        pairs, used, adapters, backbones = set[tuple[str, str]](), dict[str, None](), set[str](), list[str]()
+        for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
+            kinds = [KINDS[scored.record.kind] for scored in group]
+            if source == target or not all(kind.is_one_adapter or kind.takes == "fusion" for kind in kinds):
+                continue
+            for scored in group:
+                for first, digest in _kept(runs, name, scored, source):
+                    pairs.add((source, target))
+                    used |= dict.fromkeys((first.run, scored.record.run))
+                    adapters |= {digest} - {""}
+                    backbones.append(scored.record.unchanged["backbone"])
+        # An adapter that learns a task over another may forget it.
+        if pairs and not runs.study.row(name).through:
+            others = f", {len(adapters)} adapter{'s' * (len(adapters) > 1)}" if adapters else ""
+            result.append(Proof(name, frozenset(pairs), tuple(used), f"backbone {backbones[0][:12]}{others}"))
+    return result
 
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
@@ -239,47 +243,6 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
 def _tasks(names: Iterable[str]) -> str:
     names = sorted(set(names))
     return names[0] if len(names) == 1 else f"{len(names)} tasks"
-
-
-def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
-    """Changes in a sequentially fine-tuned line's scores on the tasks before its last one."""
-    row = runs.study.row(line.row)
-    sources = row.through or (row.order[:-1] if row.order is not None else (line.source,) if line.source else ())
-    for source, (target, group) in product(sources, runs.groups(line).items()):
-        trained = [scored.record for scored in group if scored.record.trained_on == (target,)]
-        known = [
-            (score.before, score.value, record.run)
-            for record in trained
-            if (score := record.scores.get(source)) is not None and score.before is not None
-        ]
-        if known:
-            before, after, used = zip(*known, strict=True)
-            yield Change(line.row, source, target, before, after, used)
-
-
-def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
-    """The ancestor of ``run`` that was trained on ``task``; None if it no longer exists."""
-    record = runs.ledger.find(run)
-    while record is not None and record.task != task:
-        record = runs.ledger.find(record.sources[0].run) if record.sources else None
-    return record.run if record is not None else None
-
-
-def _proven(runs: StudyRuns, name: str) -> Proof | None:
-    if runs.study.row(name).through:  # one adapter learns a task over another, which it may forget
-        return None
-    pairs, used, adapters, backbones = set[tuple[str, str]](), dict[str, None](), set[str](), list[str]()
-    for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
-        kinds = [KINDS[scored.record.kind] for scored in group]
-        if source == target or not all(kind.is_one_adapter or kind.takes == "fusion" for kind in kinds):
-            continue
-        for scored in group:
-            for first, digest in _kept(runs, name, scored, source):
-                pairs.add((source, target))
-                used |= dict.fromkeys((first.run, scored.record.run))
-                adapters |= {digest} - {""}
-                backbones.append(scored.record.unchanged["backbone"])
-    return Proof(name, frozenset(pairs), tuple(used), backbones[0], len(adapters)) if pairs else None
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
