@@ -21,7 +21,7 @@ from .setting import Setting
 from .timing import Row, Sample, interleave, milliseconds
 
 if TYPE_CHECKING:
-    from pipeline.settings.rows import Method
+    from pipeline.settings.kinds import Method
 
 EPOCH_ROWS = 283_010
 """Training pairs in Xu's (2024) split of Quora Question Pairs."""

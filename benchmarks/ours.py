@@ -29,7 +29,7 @@ from pipeline.training.objectives import objective_of
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from pipeline.settings.rows import Method
+    from pipeline.settings.kinds import Method
 
 
 def make_run(

@@ -21,8 +21,8 @@ from pipeline.runs.once import get_or_train
 from pipeline.runs.provenance import provenance
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.kinds import JoinedBy
 from pipeline.settings.recipe import check_seed
-from pipeline.settings.rows import JoinedBy
 from pipeline.stats.ensembling import BEST, first_half
 from pipeline.system.errors import PipelineError, few, noted, raise_all
 from pipeline.system.streams import notice

@@ -18,7 +18,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Store
 from pipeline.records.studies import StudyResult
-from pipeline.settings.rows import Method
+from pipeline.settings.kinds import Method
 from pipeline.system.atomic import CLEARED, leftovers, size_of
 from pipeline.system.errors import PipelineError, few, noted
 from pipeline.system.process import token_cache

@@ -28,8 +28,8 @@ from pipeline.cli.app import app, main
 from pipeline.data.metric_names import METRICS_OF
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
+from pipeline.settings.kinds import Row
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
-from pipeline.settings.rows import Row
 from pipeline.settings.study import Curve, Published, Resources, ScoredRows, Study
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES

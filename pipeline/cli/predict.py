@@ -28,7 +28,7 @@ from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
 from pipeline.runs.kept_models import check_models, find_model, parse_model
-from pipeline.settings.fields import layers_option
+from pipeline.settings.fields import parse_layers
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, reading
@@ -67,7 +67,10 @@ def predict(
     if to_stdout and json:
         raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
     places.check(*names_in(target) or ())
-    dropped = layers_option(drop_layers)
+    try:
+        dropped = parse_layers(drop_layers or ())
+    except ValueError as error:
+        raise PipelineError(f"--drop-layers {drop_layers}: {error}") from None
     _check_there(input)
     check_models(target, using, places.task, places.store, places.reports)
     check_output(output, input)

@@ -19,7 +19,7 @@ from pipeline.cli.printing import (
 )
 from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
-from pipeline.settings.rows import Method
+from pipeline.settings.kinds import Method
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import PipelineError, few, one_line
 from pipeline.system.streams import LIBRARIES, announce, notice

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field, model_validator
 from pipeline.data.task_data import Added
 from pipeline.data.tasks import Metric, Name
 from pipeline.records.store import Manifest, SourceRun, Temperature
+from pipeline.settings.kinds import Method
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Method
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 

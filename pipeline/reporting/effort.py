@@ -14,7 +14,7 @@ from pipeline.reporting.report import MISSING, Cell, Table, count_cell, effort_c
 from pipeline.reporting.runs import Scored, StudyRuns, joint_titles, mean_of, peak_memory_of, records_of, runs_of
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.resolve import keys_in_effect
+from pipeline.settings.resolve import keys_without_effect
 from pipeline.stats.metrics import THRESHOLDS
 from pipeline.system.backbone_name import backbone_text
 
@@ -130,8 +130,8 @@ def settings_table(runs: StudyRuns) -> Table | None:
     for row in runs.rows:
         for scored in runs.all(row) if not runs.study.row(row).kind.is_ensemble else ():
             recipe = runs.recipe_of(scored)
-            effective = keys_in_effect(recipe)
-            values = {key: value for key, value in recipe.flat().items() if key in effective}
+            without = keys_without_effect(recipe)
+            values = {key: value for key, value in recipe.flat().items() if key not in without}
             groups[row].append((scored.entry.target, values))
     recipes = [values for group in groups.values() for _, values in group]
     usual = {key: value for key, value in Recipe().flat().items() if key not in _LEFT_OUT}

@@ -37,7 +37,7 @@ CLOSE = 0.01
 def _is_alone(study: Study, name: str) -> bool:
     """Whether nothing that a row trains or joins has learned from another task."""
     row = study.row(name)
-    if row.kind.joins(row) or row.backbone is not None:
+    if row.joins_tasks or row.backbone is not None:
         return False
     own = ((each, target) for target in study.targets_of(name) for each in (name, *study.bases_on(name, target)))
     recipes = (study.recipe_for(*each, trial=trial) for each in own for trial in study.row(each[0]).trials)

@@ -51,7 +51,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     for line in runs.lines:
         row = runs.study.row(line.row)
         base = "full" if row.kind.is_joint else row.of
-        if base is not None and row.kind.joins(row):
+        if base is not None and row.joins_tasks:
             bases[line] = Line(base)
     family = {
         (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)

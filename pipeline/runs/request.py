@@ -8,9 +8,8 @@ from pipeline.data.tasks import Task
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.kinds import KINDS
+from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
-from pipeline.settings.rows import Method
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.process_group import process_count
 

@@ -3,11 +3,10 @@
 import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.data.tasks import Name
 from pipeline.system.errors import PipelineError, shortened
@@ -30,26 +29,16 @@ RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[Whole, Field(ge=1, le=10**9)]
 
 
-def _known(task: str, info: ValidationInfo) -> str:
-    return info.context(task) if info.context else task
-
-
-TaskName = Annotated[Name, AfterValidator(_known)]
+TaskName = Annotated[Name, AfterValidator(lambda task, info: info.context(task) if info.context else task)]
 """A task. The validation's context, a function, may rename it or raise a ValueError."""
 
 
 def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
     """Reject a repeated value, because its runs would be trained and counted twice."""
-    if repeated := _repeated(values or ()):
-        raise ValueError(f"{shortened(repeated[0])} is listed twice")
+    for place, value in enumerate(values or ()):
+        if values and value in values[:place]:
+            raise ValueError(f"{shortened(value)} is listed twice")
     return values
-
-
-def _repeated(values: Sequence[Any]) -> list[Any]:
-    try:
-        return [value for value, count in Counter(values).items() if count > 1]
-    except TypeError:  # tables are unhashable
-        return [value for place, value in enumerate(values) if value in values[:place]]
 
 
 def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -89,14 +78,6 @@ def parse_layers(value: Any) -> tuple[int, ...]:
             raise ValueError(f"'{part}' is not a layer: write layers as 0-4 or 0,1,3, counted from 0")
         layers.update(range(first, last + 1))
     return tuple(sorted(layers))
-
-
-def layers_option(text: str | None) -> tuple[int, ...]:
-    """The layers of ``--drop-layers``, for commands without a recipe to check them."""
-    try:
-        return parse_layers(text or ())
-    except ValueError as error:
-        raise PipelineError(f"--drop-layers {text}: {error}") from None
 
 
 def layers_text(layers: tuple[int, ...]) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.settings.fields import Grid, RowName, point_text, points
-from pipeline.settings.kinds import KINDS, SOME_KEYS
+from pipeline.settings.kinds import KINDS, SOME_KEYS, Method, Row
 from pipeline.settings.recipe import Recipe, has_key, layered, table, without
-from pipeline.settings.rows import Method, Row
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, nearest, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
@@ -120,7 +119,9 @@ def parse_study(
     except ValueError as error:
         raise PipelineError(f"{where}: {error}") from None
     if "reference" not in values:
-        study = study.model_copy(update={"reference": _usual_reference(study)})
+        able = [name for name in study.methods if name in (*KINDS, *study.rows)]
+        able = [name for name in able if not study.row(name).kind.is_by_source]
+        study = study.model_copy(update={"reference": "full" if "full" in able else next(iter(able), "full")})
     no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
     problems = [*_recipe_mistakes(study), *(f"apart.{task}: not a target" for task in sorted(no_targets))]
     raise_all(where, [*problems, *_mistakes(study, [name for name, row in values["rows"].items() if row.get("grid")])])
@@ -228,12 +229,6 @@ def _cells(name: str, row: Table) -> Table:
     }
 
 
-def _usual_reference(study: Study) -> str:
-    """The row to compare with in tests if the study names none: full, else the first that is not sequential."""
-    able = [name for name in study.methods if name in (*KINDS, *study.rows) and not study.row(name).kind.is_by_source]
-    return "full" if "full" in able else next(iter(able), "full")
-
-
 def _recipe_mistakes(study: Study) -> Iterator[str]:
     """Mistakes in the recipes of the study, its tasks, rows, rows on a task, and curve, each where it first shows."""
     shared, told = study.recipe, set[str]()
@@ -249,15 +244,10 @@ def _recipe_mistakes(study: Study) -> Iterator[str]:
         for problem in Recipe.problems(layered(shared, *layers)):
             if problem not in told:
                 told.add(problem)
-                yield _where_it_belongs(where, problem)
-
-
-def _where_it_belongs(where: str, problem: str) -> str:
-    """If an unknown key of a recipe belongs at the top of the file, above the TOML header that captured it, say so."""
-    key, _, mistake = problem.partition(": ")
-    if mistake == "unknown key" and key in Study.model_fields:
-        return f"{where}: {key} belongs at the top level of the file, not in [{where}]"
-    return f"{where}: {problem}"
+                key, _, mistake = problem.partition(": ")
+                if mistake == "unknown key" and key in Study.model_fields:  # a TOML header above captured it
+                    problem = f"{key} belongs at the top level of the file, not in [{where}]"
+                yield f"{where}: {problem}"
 
 
 def _mistakes(study: Study, grids: Collection[str]) -> Iterator[str]:
@@ -403,7 +393,7 @@ def _mistakes_of_method(study: Study, name: str, rows: Mapping[str, Row]) -> Ite
 def _without_partners(study: Study, name: str) -> Iterator[str]:
     """Targets for which a row that joins tasks has no other task."""
     row = study.row(name)
-    alone = [target for target in study.targets_of(name) if row.kind.joins(row) and not study.partners(name, target)]
+    alone = [target for target in study.targets_of(name) if row.joins_tasks and not study.partners(name, target)]
     if alone and not any(study.partners(name, target) for target in study.targets):
         yield f"targets: {name} ({row.kind.title}) needs at least two tasks: add a target or sources"
         return

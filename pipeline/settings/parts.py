@@ -280,7 +280,6 @@ class Gated(FormSettings):
 
     summary = "a new adapter of the target and gates on the other tasks' adapters, trained together"
     flags = {
-        "gate": "gate",
         "rank": "gate_rank",
         "start": "gate_start",
         "learning_rate": "gate_learning_rate",

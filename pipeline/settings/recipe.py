@@ -61,8 +61,7 @@ class Recipe(RecipePart):
     """
 
     trainable: Trainable = Field(
-        "adapter",
-        description="what is trained; probe: the head, solved by regression on the frozen vectors",
+        "adapter", description="what is trained; probe: the head, solved by regression on the frozen vectors"
     )
     encoding: Encoding | None = Field(None, description="read pairs as one input (cross) or two (siamese)")
     pooling: Pooling | None = Field(

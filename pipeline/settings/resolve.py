@@ -1,6 +1,5 @@
 """Resolve a recipe for one task: fill every None, and reset settings without effect to their defaults."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
@@ -11,12 +10,7 @@ from pipeline.system.errors import PipelineError
 
 # Starting points, not the result of a sweep. Published rates on BERT-base: 1e-4..1e-3 for Houlsby adapters, 5e-5 for
 # fusion and 1e-5..5e-5 for full fine-tuning; a small backbone and few epochs need the upper end.
-LEARNING_RATES: dict[Trainable, float] = {
-    "head": 1e-3,
-    "adapter": 1e-3,
-    "full": 5e-5,
-    "full+adapter": 5e-5,
-}
+LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "full": 5e-5, "full+adapter": 5e-5}
 
 # Settings that matter to a model without training; then those that also matter to a probe, and to joined adapters.
 _SCORING = OF_PREDICTION.union(
@@ -48,7 +42,15 @@ def resolve(
     encoding, head = _reading(recipe, task)
     if task.first_is_similar:
         recipe = recipe.model_copy(update={"cosine_similar": "first"})
-    resolved = _in_effect(recipe, task, encoding, head, joint).model_copy(
+    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
+        raise PipelineError(
+            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
+            f" ({' or '.join(sorted(BOTTLENECKS))})"
+        )
+    usual = Recipe()
+    defaults = usual.flat() | usual.model_dump()
+    without = [name for name, effective in _effects(recipe, task, encoding, head, joint).items() if not effective]
+    resolved = recipe.changed({name: defaults[name] for name in without}).model_copy(
         update={
             "encoding": encoding,
             "head": head,
@@ -120,15 +122,10 @@ def _is_frozen(recipe: Recipe) -> bool:
     return recipe.freezes_encoder or not recipe.form.trains
 
 
-def _kind_part(recipe: Recipe) -> str:
-    """The part with the settings of the trained modules; empty if there is none."""
-    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
-
-
 def _on_any_task(recipe: Recipe) -> dict[str, bool]:
     """Which parts and flat keys have an effect, as far as the recipe alone decides; later entries win."""
-    fuses, full, kind_part = recipe.trainable == "fusion", recipe.trainable == "full", _kind_part(recipe)
-    form = recipe.form
+    fuses, full, form = recipe.trainable == "fusion", recipe.trainable == "full", recipe.form
+    kind_part = ADAPTER_KINDS[recipe.adapter.kind] if recipe.adds_adapters else ""
     return {
         "adapter": recipe.has_modules or fuses,
         **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
@@ -150,23 +147,14 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
     }
 
 
-def keys_in_effect(recipe: Recipe) -> set[str]:
-    """The flat keys that may affect training, judging by the recipe alone."""
-    return recipe.flat().keys() - _keys_without(recipe, _on_any_task(recipe))
-
-
-def keys_without_effect(recipe: Recipe, task: Task) -> set[str]:
-    """The flat keys of ``recipe`` without effect when it trains ``task`` alone.
+def keys_without_effect(recipe: Recipe, task: Task | None = None) -> set[str]:
+    """The flat keys of ``recipe``, or of its parts, without effect when it trains ``task`` alone; None: on any task.
 
     Raises:
         PipelineError: as :func:`resolve`.
     """
-    return _keys_without(recipe, _effects(recipe, task, *_reading(recipe, task), joint=False))
-
-
-def _keys_without(recipe: Recipe, has_effect: Mapping[str, bool]) -> set[str]:
-    """The flat keys that have no effect themselves, or whose part has none."""
-    without = {name for name, effective in has_effect.items() if not effective}
+    on_task = None if task is None else _effects(recipe, task, *_reading(recipe, task), joint=False)
+    without = {name for name, effective in (on_task or _on_any_task(recipe)).items() if not effective}
     return {key for key in recipe.flat() if key in without or FLAGS.get(key, ("",))[0] in without}
 
 
@@ -200,19 +188,6 @@ def _effects(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joi
     elif recipe.is_averaged:
         has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _JOINED, False)
     return has_effect
-
-
-def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
-    """The recipe for the same training of ``task``, with all settings without effect at their defaults."""
-    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
-        raise PipelineError(
-            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
-            f" ({' or '.join(sorted(BOTTLENECKS))})"
-        )
-    has_effect = _effects(recipe, task, encoding, head, joint)
-    usual = Recipe()
-    defaults = usual.flat() | usual.model_dump()
-    return recipe.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
 
 
 def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:

@@ -5,20 +5,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from pipeline.settings.fields import Grid, Real, RowName, Rows, TaskName, Whole, no_repeats
-from pipeline.settings.recipe import Recipe, layered
-from pipeline.settings.rows import Method, Row
+from pipeline.settings.kinds import Method, Row
+from pipeline.settings.recipe import Recipe, layered, table
 
 ExecutorName = Literal["local", "ray", "slurm"]
 ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
 
-class Curve(BaseModel):
+class Curve(BaseModel, frozen=True, extra="forbid"):
     """Low-resource curves: trains the rows again on few rows of the target. Sources keep all of theirs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
     methods: tuple[RowName, ...] | None = Field(
@@ -32,15 +30,13 @@ class Curve(BaseModel):
     _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
 
 
-class ScoredRows(BaseModel):
+class ScoredRows(BaseModel, frozen=True, extra="forbid"):
     """Which labelled rows select, and which are scored.
 
     ``half``: one half of dev selects, the other is scored. ``test``: dev selects, the labelled test split is scored.
     ``held-out``: dev selects, rows of train that no task trains on are scored. ``train``: a part of the training rows
     selects, dev is scored. ``dev``: dev selects and is scored.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: ScoredOn = Field("dev", description="which rows are scored")
     tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
@@ -61,19 +57,15 @@ class ScoredRows(BaseModel):
         return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
 
 
-class PublishedCurve(BaseModel):
+class PublishedCurve(BaseModel, frozen=True, extra="forbid"):
     """The row and task whose epochs are printed beside a published table of epochs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     row: RowName = Field(description="the study's row")
     task: TaskName = Field(description="the target")
 
 
-class Published(BaseModel):
+class Published(BaseModel, frozen=True, extra="forbid"):
     """Tables of a report, from ``reporting/published/values.csv``, to print beside the study's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     report: str = Field(description="the report's name in values.csv")
     table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
@@ -88,10 +80,8 @@ class Published(BaseModel):
         return (self.table,) if isinstance(self.table, str) else self.table
 
 
-class Resources(BaseModel):
+class Resources(BaseModel, frozen=True, extra="forbid"):
     """The resources for every cell under ``--executor ray`` and ``slurm``; they do not affect a run's identity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: Whole = Field(1, ge=1, le=4096, description="cores, and threads of torch")
     gpus: Real = Field(
@@ -124,26 +114,14 @@ _NAMED = 4
 """Maximum number of rows with an equal number of trials that a sentence names one by one."""
 
 
-def _file_name(name: str) -> str:
-    """Check the name of a study, which also names a folder."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-        raise ValueError(
-            'a study has the name of its file, or name = "..." in it: lower-case letters, digits, - and _, beginning'
-            " with a letter or digit"
-        )
-    return name
-
-
-class Study(BaseModel):
+class Study(BaseModel, frozen=True, extra="forbid"):
     """A comparison.
 
     Recipes override each other in this order: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
     ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``, and the tuned values of a trial.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(max_length=64), AfterValidator(_file_name)]
+    name: Annotated[str, Field(max_length=64)]
     description: str = Field("", description="shown by `studies list` and on the page")
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
     reference: RowName = Field(
@@ -187,6 +165,11 @@ class Study(BaseModel):
     @field_validator("name")
     @classmethod
     def _has_a_folder_of_its_own(cls, name: str) -> str:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+            raise ValueError(
+                'a study has the name of its file, or name = "..." in it: lower-case letters, digits, - and _,'
+                " beginning with a letter or digit"
+            )
         if name in _FOLDERS:
             raise ValueError(f"'{name}' is a folder of --reports for something else: choose another name")
         return name
@@ -331,4 +314,8 @@ class Study(BaseModel):
         )
         if values.get("trainable") not in line.kind.trains[1:]:
             values["trainable"] = line.kind.trains[0]
-        return Recipe.parse(line.kind.completed(values), f"study {self.name}, recipe of {row} on {task}")
+        if not line.kind.merges:
+            values.pop("merge", None)
+        elif table(values.get("merge")).get("rule", "none") == "none":
+            values = layered(values, {"merge": "mean"})
+        return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")

@@ -12,8 +12,7 @@ from pipeline.records.studies import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.fields import point_text
-from pipeline.settings.kinds import KINDS
-from pipeline.settings.rows import JoinedBy, Method, Row
+from pipeline.settings.kinds import KINDS, JoinedBy, Method, Row
 from pipeline.settings.study import Study
 from pipeline.system.atomic import sha256_text
 

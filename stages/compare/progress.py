@@ -9,9 +9,8 @@ import numpy as np
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.kinds import KINDS
+from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Method
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice

@@ -19,9 +19,9 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun, Store
 from pipeline.records.studies import Entry, StudyResult
+from pipeline.settings.kinds import Method
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Method
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.run_comparison import compare_runs

@@ -23,9 +23,8 @@ from pipeline.reporting.published.values import (
 from pipeline.reporting.report import MISSING, Cell, Table, count, difference_cell, number, scores_cell
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.scores import epoch_scores
-from pipeline.settings.kinds import KINDS
+from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Method
 from pipeline.settings.study import Published
 from pipeline.stats.metrics import overall
 from pipeline.system.backbone_name import backbone_text

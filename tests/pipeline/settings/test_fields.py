@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from pipeline.settings.fields import check_layers, layers_text, parse_layers
+from pipeline.settings.kinds import Row
 from pipeline.settings.recipe import PARTS, Recipe
-from pipeline.settings.rows import Row
 from pipeline.settings.study import Curve, Resources, ScoredRows, Study
 from pipeline.system.errors import PipelineError
 
