@@ -20,7 +20,6 @@ from pipeline.runs.kept_models import Target
 from pipeline.runs.probing import MOST_ROWS, solved_probe
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import best_threshold_of_labels, score
 from pipeline.stats.paired import paired_difference, score_interval
 from pipeline.stats.probe import outputs_from_words
@@ -106,10 +105,8 @@ def baselines(
         return as_sets(outputs > chosen)
 
     def of_vectors() -> np.ndarray:
-        read, workspace = target.recipe, target.workspace
-        asked = Recipe(trainable="probe", max_length=read.max_length, precision=read.precision)
-        recipe = workspace.resolve(asked, task)
-        backbone = workspace.backbone_for(recipe)
+        recipe = target.workspace.resolve(target.recipe.as_probe, task)
+        backbone = target.workspace.backbone_for(recipe)
         model = solved_probe(task, train, recipe, backbone, accelerator)
         if len(selecting):
             Scoring(task, selecting, recipe, backbone, accelerator).choose_threshold(model)

@@ -72,6 +72,11 @@ def ensemble(
         alone = saved.score(task, saved.by_run[single], part)
         return Scores(rows=int(part.sum()), ensemble=saved.score(task, joined.prediction, part), best=alone)
 
+    about = {"run", "kind", "backbone", "seed"}
+    members = tuple(
+        Member(**records[run].model_dump(include=about), weight=weight, dev=records[run].score(task.name).dev)
+        for run, weight in joined.weights.items()
+    )
     marks = records[single].fingerprints(task.name)
     record = EnsembleRecord(
         name=name,
@@ -79,7 +84,7 @@ def ensemble(
         metric=task.metric,
         meaning=task.meaning,
         rule=rule,
-        members=tuple(_member(records[run], task, weight) for run, weight in joined.weights.items()),
+        members=members,
         best=single,
         considered=tuple(saved.by_run),
         chosen_on=chosen_on,
@@ -172,11 +177,6 @@ def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed
         remedy = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
         raise PipelineError(f"{len(labels)} dev rows of '{task.name}' are too few to {remedy}")
     return choosing
-
-
-def _member(record: RunRecord, task: Task, weight: float) -> Member:
-    about = record.model_dump(include={"run", "kind", "backbone", "seed"})
-    return Member(**about, weight=weight, dev=record.score(task.name).dev)
 
 
 _OF_A_MEMBER = ("train_rows", "limit", "dev_in_train", "test_in_train", "added")

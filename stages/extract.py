@@ -111,16 +111,12 @@ def trained_as(made: Made[RunRecord], task: Task, workspace: Workspace, probed: 
     Raises:
         PipelineError: a file of a run that had already finished was changed.
     """
-    record = made.record
-    part = record.own
+    record, trained = made.record, made.record.recipe
     if not made.is_new:
         workspace.adapter_of(record).verify()
-    if not (probed and made.is_new) or part.train_rows > MOST_ROWS or record.recipe.permute_labels:
+    if not (probed and made.is_new) or record.own.train_rows > MOST_ROWS or trained.permute_labels:
         return Trained(record, made.is_new, None)
-    read = record.recipe
-    recipe = workspace.resolve(
-        Recipe(trainable="probe", max_length=read.max_length, precision=read.precision, extra=read.extra), task
-    )
-    data = workspace.splits.of(task, part.limit, record.seed, recipe.extra)
-    accelerator = make_accelerator(recipe.precision)
-    return Trained(record, True, probe_score(task, data, recipe, workspace.backbone_for(recipe), accelerator))
+    recipe = workspace.resolve(trained.as_probe, task)
+    data = workspace.splits.of(task, record.own.limit, record.seed, trained.extra)
+    backbone, accelerator = workspace.backbone_for(recipe), make_accelerator(recipe.precision)
+    return Trained(record, True, probe_score(task, data, recipe, backbone, accelerator))

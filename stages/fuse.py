@@ -3,8 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import BEST
-from pipeline.records.run_record import RunRecord
-from pipeline.runs.once import Made, get_or_train
+from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
@@ -56,8 +55,7 @@ def fuse(
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     named = () if sources is None or count is not None else parse_sources(sources, workspace)
-    is_of_target = recipe.form.of_target
-    tasks = [*(workspace.task(name.task) for name in named), *([fusion.task] if is_of_target else [])]
+    tasks = [*(workspace.task(name.task) for name in named), *([fusion.task] if recipe.form.of_target else [])]
     adapters = [(fusion.adapter_recipe(task), task) for task in tasks]
     what = f"a {recipe.fusion.form} fusion for task '{fusion.task.name}'" + (" or on its adapters" if adapters else "")
     note_ignored(given, what, [(recipe, fusion.task), *adapters])
@@ -67,10 +65,12 @@ def fuse(
             notice(f"note: a {recipe.fusion.form} fusion trains its own adapter of {unused[0]}: --sources ignores it")
         _train_missing(names, fusion, seed, limit, target_limit)
     rows = limit if target_limit is None else target_limit
-    if is_of_target:
-        made = _fuse_experts(fusion, names, experts, seed=seed, limit=rows, force=force)
-        return trained_as(made, fusion.task, workspace, probed)
-    chosen = fusion.choose(names, seed)
+    if recipe.form.of_target:
+        start, own_recipe = BEST if names is None else ",".join(map(str, names)), fusion.adapter_recipe(fusion.task)
+        made = train_experts(fusion.task, own_recipe, workspace, seed=seed, limit=rows, start_from=start, count=experts)
+        chosen = tuple(workspace.adapter_of(each.record) for each in made)
+    else:
+        chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and rows is None:
         rows = own.limit
@@ -81,18 +81,6 @@ def fuse(
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
     return trained_as(get_or_train(run, force), fusion.task, workspace, probed)
-
-
-def _fuse_experts(
-    fusion: Fusion, names: Sequence[SourceName] | None, count: int, *, seed: int, limit: int | None, force: bool
-) -> Made[RunRecord]:
-    """Train ``count`` adapters of the target from one of ``names``, or from any in the store, and fuse them."""
-    task, workspace = fusion.task, fusion.workspace
-    start = BEST if names is None else ",".join(map(str, names))
-    recipe = fusion.adapter_recipe(task)
-    made = train_experts(task, recipe, workspace, seed=seed, limit=limit, start_from=start, count=count)
-    fused = [workspace.adapter_of(each.record) for each in made]
-    return get_or_train(TrainingRun(fusion.request(fused, seed=seed, limit=limit), workspace), force)
 
 
 def _train_missing(

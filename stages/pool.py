@@ -95,7 +95,8 @@ class Pool:
     @property
     def untested(self) -> list[str]:
         """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
-        return untested_kinds(self.studies)
+        counts = Counter(kind for runs in self.studies for kind in _testable(runs))
+        return [kind for kind in OPPONENTS if 0 < counts[kind] < len(self.studies)]
 
     @property
     def lines(self) -> list[str]:
@@ -206,7 +207,17 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
     counts = Counter(target for runs in studies for target in runs.study.targets)
     if twice := [target for target, count in counts.items() if count > 1]:
         raise PipelineError(f"target {twice[0]} is in two of the studies {named}: pool studies of different targets")
-    own = {runs: _of_leading(runs) for runs in studies}
+    for study, runs in ((runs.study, runs) for runs in studies):
+        first = next(iter(own_fusions(study)), None)  # if it lacks a target, another one would lead
+        lacking = [target for target in study.targets if first is None or not runs.cell(first, target)]
+        if lacking:
+            what = "it has no row of fusion"
+            what = what if first is None else f"its first fusion, {study.title(first)}, has no run"
+            raise PipelineError(
+                f"study {study.name}: {what} on {listed(lacking)}: run compare again, or leave these targets out with"
+                " --targets"
+            )
+    own = {runs: _testable(runs) for runs in studies}
     leading = ((runs, line) for runs in studies if (line := leading_fusion(runs)) is not None)
     if len({scored.record.backbone_weights for runs, line in leading for scored in runs.all(line)}) > 1:
         raise PipelineError(f"studies {named} have fusions on different backbones: pool studies of one backbone")
@@ -224,27 +235,6 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
         for kind, comparison in verdicts.items()
     }
     return [Pooled(kind, _parts(duels), verdicts.get(kind), close.get(kind, ())) for kind, duels in by_kind.items()]
-
-
-def untested_kinds(studies: Sequence[StudyRuns]) -> list[str]:
-    """The kinds of rows that some of the studies have, and others lack on a target or cannot test."""
-    counts = Counter(kind for runs in studies for kind in _testable(runs))
-    return [kind for kind in OPPONENTS if 0 < counts[kind] < len(studies)]
-
-
-def _of_leading(runs: StudyRuns) -> dict[str, Duel]:
-    """:func:`_testable`, of a study whose first fusion has a run on every target: else another one would lead."""
-    first = next(iter(own_fusions(runs.study)), None)
-    lacking = [target for target in runs.study.targets if first is None or not runs.cell(first, target)]
-    if lacking:
-        what = (
-            "it has no row of fusion" if first is None else f"its first fusion, {runs.study.title(first)}, has no run"
-        )
-        raise PipelineError(
-            f"study {runs.study.name}: {what} on {listed(lacking)}: run compare again, or leave these targets out with"
-            " --targets"
-        )
-    return _testable(runs)
 
 
 def _testable(runs: StudyRuns) -> dict[str, Duel]:

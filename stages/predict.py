@@ -122,7 +122,14 @@ def predict(
     tasks = parse_targets(target, using, workspace.task)
     given = on_main_process(lambda: read_input(input_file) if rows is None else rows)
     read = _rows_of(tasks, given.rows, name_of(input_file))
-    kept = _with_ids(given.rows, tasks, output_file)
+    kept, names = given.rows, [name for task in tasks for name in _column_names(task, len(tasks) > 1)]
+    if taken := [name for name in names if name in kept]:
+        raise PipelineError(
+            f"the input has a column {', '.join(map(repr, taken))}, as the predictions would be called: rename it"
+        )
+    check_columns(kept, output_file)
+    if "id" not in kept:
+        kept = pd.concat([pd.Series(map(str, range(len(kept))), kept.index, name="id"), kept], axis=1)
     models = models_for(tasks, target, using, workspace, drop_layers)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
@@ -194,8 +201,16 @@ def models_for(
 ) -> Models:
     """The models that ``using`` selects for ``tasks``, which the user named as ``target``."""
     if using.startswith(ENSEMBLE):
-        ensemble, members = _members(using, tasks[0], workspace, drop_layers)
-        return Models([[member] for member in members], [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
+        ensemble = ensemble_of(using, tasks[0], workspace.reports)
+
+        def of_member(member: Member) -> list[Target]:
+            try:
+                return [target_of(tasks[0], member.run, workspace.on(member.backbone), drop_layers)]
+            except PipelineError as error:
+                raise PipelineError(f"ensemble '{ensemble.name}' needs run {member.run}: {error}") from error
+
+        members = make_all(f"--using {using}", ensemble.members, of_member)
+        return Models(members, [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
     targets = make_all(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, drop_layers))
     return Models(_passes(targets), [(each.kind, each.run) for each in targets])
 
@@ -210,19 +225,6 @@ def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str
         return canonical_rows(task, without_ids, name, labelled=False, leave_out_blank=True)
 
     return dict(zip((task.name for task in tasks), make_all(where, tasks, rows), strict=True))
-
-
-def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> pd.DataFrame:
-    """The columns of the input, with ids added if it has none; checked to fit beside the predictions."""
-    names = [name for task in tasks for name in _column_names(task, len(tasks) > 1)]
-    if taken := [name for name in names if name in table]:
-        raise PipelineError(
-            f"the input has a column {', '.join(map(repr, taken))}, as the predictions would be called: rename it"
-        )
-    check_columns(table, output_file)
-    if "id" in table:
-        return table
-    return pd.concat([pd.Series(map(str, range(len(table))), table.index, name="id"), table], axis=1)
 
 
 def _column_names(task: Task, several: bool) -> list[str]:
@@ -277,20 +279,6 @@ def _outside(task: Task, scores: np.ndarray) -> int:
     low, high = task.range
     slack = 1e-6 * (high - low)  # a cosine of equal vectors may exceed 1 by rounding
     return int(np.count_nonzero((scores < low - slack) | (scores > high + slack)))
-
-
-def _members(
-    using: str, task: Task, workspace: Workspace, drop_layers: tuple[int, ...]
-) -> tuple[EnsembleRecord, list[Target]]:
-    ensemble = ensemble_of(using, task, workspace.reports)
-
-    def target(member: Member) -> Target:
-        try:
-            return target_of(task, member.run, workspace.on(member.backbone), drop_layers)
-        except PipelineError as error:
-            raise PipelineError(f"ensemble '{ensemble.name}' needs run {member.run}: {error}") from error
-
-    return ensemble, make_all(f"--using {using}", ensemble.members, target)
 
 
 _OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"
@@ -397,7 +385,8 @@ def evaluate(
         rows = canonical_rows(
             task, table, where, source=task.files, leave_out_blank=True, is_scored=True, unknown=unknown
         )
-        rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
+        # The table of errors numbers rows as messages and spreadsheet programs do.
+        rows, left_out = rows.assign(id=rows.index).reset_index(drop=True), len(table) - len(rows)
     are_unknown = rows["label"] == -1 if task.kind == "classes" else np.zeros(len(rows), bool)
     rows = rows[~are_unknown].reset_index(drop=True)
     both = [models_for([task], target, each, workspace, ()) for each in (using, against) if each]

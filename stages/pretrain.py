@@ -76,7 +76,8 @@ class Pretrained(BaseModel):
         for name, expected in self.files.items():
             with reading(folder / name):
                 if not (folder / name).is_file() or sha256_file(folder / name) != expected:
-                    raise _damaged(folder, name)
+                    remedy = "delete the folder, and the command trains it again"
+                    raise PipelineError(f"{folder}: {name} is missing or damaged: {remedy}")
 
     def summary(self) -> dict[str, Any]:
         """What the command prints with ``--json``."""
@@ -257,10 +258,6 @@ def tasks_read(backbone: Path) -> set[str]:
         read |= {*result.identity.get("tasks", ())}
         backbone = Path(result.trained_from)
     return read
-
-
-def _damaged(folder: Path, name: str) -> PipelineError:
-    return PipelineError(f"{folder}: {name} is missing or damaged: delete the folder, and the command trains it again")
 
 
 def _result_in(folder: Path) -> Pretrained | None:

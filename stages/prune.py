@@ -107,8 +107,12 @@ class _Pruning:
         score, table = scoring.scored(prediction)
         temperature = fit_temperature(prediction, rows["label"].to_numpy())
         score = score.model_copy(update={"dev_interval": scoring.interval(prediction), "temperature": temperature})
+        # What training made of the model: fusion layers, an own adapter and the head.
+        own = [f".adapters.{task.name}."] if self.fusion.manifest.recipe.form.trains_own else []
+        marks = ("adapter_fusion_layer", *own)
+        trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
         cost = Cost(
-            trainable_parameters=self._trained_parameters(model),
+            trainable_parameters=sum(p.numel() for p in (*trained, *model.head.parameters())),
             seconds=round(ended - started, 3),
             examples_per_second=round(len(rows) / (ended - predicting), 2),
             peak_memory_mb=peak_memory_mb(),
@@ -150,13 +154,6 @@ class _Pruning:
         untrained = replace(self.data, train=self.data.train.iloc[:0], added={})
         seen = seen_rows({self.task.name: untrained}, [manifest.as_source], self.workspace)
         return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names, seen)
-
-    def _trained_parameters(self, model: TransferModel) -> int:
-        """Those that training made of the model: fusion layers, an own adapter and the head."""
-        trains_own = self.fusion.manifest.recipe.trains_own
-        marks = ("adapter_fusion_layer", *([f".adapters.{self.task.name}."] if trains_own else []))
-        trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
-        return sum(p.numel() for p in (*trained, *model.head.parameters()))
 
     def _record(self, model: TransferModel, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
         manifest, whole = artifact.manifest, self.workspace.ledger.find(self.fusion.manifest.run)

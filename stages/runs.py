@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -109,7 +109,14 @@ class Runs:
             sort: by date, the oldest first; by task; by dev score within a task, the best first; by size or seconds,
                 the largest first.
         """
-        earliest = None if since is None else _moment(since)
+        earliest = None
+        if since is not None:
+            try:
+                moment = datetime.fromisoformat(since)
+                utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+            except (ValueError, OverflowError):
+                raise PipelineError(f"--since {since}: give a date such as {datetime.now(UTC).date()}") from None
+            earliest = utc.isoformat(timespec="seconds")  # as records have it
         rows = [
             ListedRun(record, size_of(self.ledger.folder(record.run)))
             for record in self.records.values()
@@ -148,17 +155,18 @@ class Runs:
         """All that is known of a finished run."""
         record, problems = self.named(run), list[str]()
         run = record.run
-        curve: list[CurvePoint] = []
+        curve: list[dict[str, Any]] = []
         with noted(problems):
             table = self.ledger.curve(run)
             losses = pd.to_numeric(table["loss"], errors="coerce") if "loss" in table else [math.nan] * len(table)
             for epoch, loss, dev in zip(table["epoch"], losses, table["dev"], strict=True):
-                curve.append(CurvePoint(float(epoch), float(loss) if math.isfinite(loss) else None, float(dev)))
+                finite = float(loss) if math.isfinite(loss) else None
+                curve.append({"epoch": float(epoch), "loss": finite, "dev": float(dev)})
         size, uses = size_of(self.ledger.folder(run)), tuple(self.uses.get(run, ()))
-        return RunDescription(record, size, tuple(curve), uses, tuple(problems))
+        return RunDescription(record, size, curve, uses, problems)
 
-    def usage(self) -> "Usage":
-        """The disk space that everything takes, in bytes, and what can be deleted."""
+    def usage(self) -> dict[str, list[dict[str, Any]]]:
+        """The disk space that everything takes, in bytes, and what can be deleted, as ``du --json`` prints them."""
         ledger, cache = self.ledger, token_cache()
         cached = 0 if cache is None else size_of(cache)
         folders = {run: size_of(ledger.folder(run)) for run in (*self.records, *self.unfinished)}
@@ -167,11 +175,11 @@ class Runs:
         busy = {run for run in (*self.unfinished, *checkpoints) if ledger.is_busy(run)}
         rest = sum(folders.values()) - sum(checkpoints.values()) - sum(weights.values())
         parts = (
-            Share("store", len(self.store.artifacts()), size_of(self.store.root), str(self.store.root)),
-            Share("runs", len(folders), rest, f"{ledger.root}: records, curves, predictions"),
-            Share("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{ledger.root}/RUN/checkpoint"),
-            Share("kept weights", len(weights), sum(weights.values()), f"{ledger.root}/RUN/weights.safetensors"),
-            Share("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
+            ("store", len(self.store.artifacts()), size_of(self.store.root), str(self.store.root)),
+            ("runs", len(folders), rest, f"{ledger.root}: records, curves, predictions"),
+            ("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{ledger.root}/RUN/checkpoint"),
+            ("kept weights", len(weights), sum(weights.values()), f"{ledger.root}/RUN/weights.safetensors"),
+            ("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
         )
         unused = {run: folders[run] for run in self.records if run not in self.uses}
         stopped = {run: folders[run] for run in self.unfinished if run not in busy}
@@ -186,9 +194,14 @@ class Runs:
             ("half-written files of killed commands", staged, CLEARED),
             ("tokenised texts", {str(cache): cached} if cached else {}, f"rm -r {shlex.quote(str(cache))}"),
         )
-        return Usage(
-            parts, tuple(Spare(what, tuple(sizes), sum(sizes.values()), how) for what, sizes, how in may_go if sizes)
-        )
+        return {
+            "parts": [dict(zip(("name", "count", "bytes", "where"), part, strict=True)) for part in parts],
+            "may_go": [
+                {"what": what, "names": [*sizes], "bytes": sum(sizes.values()), "how": how}
+                for what, sizes, how in may_go
+                if sizes
+            ],
+        }
 
     def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
         """Delete the folders of ``runs``; only these runs may need each other.
@@ -269,31 +282,24 @@ class ListedRun:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
-    """A point of a run's curve."""
-
-    epoch: float
-    loss: float | None
-    """None before the first step, and for runs without a loss."""
-    dev: float
-
-
-@dataclass(frozen=True)
 class RunDescription:
     """All that is known of a finished run."""
 
     record: RunRecord
     size: int
     """Bytes of its folder."""
-    curve: tuple[CurvePoint, ...]
+    curve: list[dict[str, Any]]
+    """``epoch``, ``loss`` and ``dev`` of every point; the loss is None before the first step, and if there is none."""
     uses: tuple[Need, ...]
-    problems: tuple[str, ...]
+    problems: list[str]
     """Parts that could not be read."""
 
     @property
-    def points(self) -> list[CurvePoint]:
-        """The points of the curve to show."""
-        return list(few_points(self.curve, self.record.best_epoch))
+    def points(self) -> list[dict[str, Any]]:
+        """At most ``FEW_POINTS`` + 1 points of the curve: both ends, the best epoch, and others evenly spread."""
+        last, best = len(self.curve) - 1, self.record.best_epoch
+        places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
+        return [point for place, point in enumerate(self.curve) if place in places or point["epoch"] == best]
 
     def summary(self) -> dict[str, Any]:
         record = self.record
@@ -319,37 +325,11 @@ class RunDescription:
                 for task in record.trained_on
             },
             "sources": [{"task": source.task, "run": source.run} for source in record.sources],
-            "curve": [asdict(point) for point in self.curve],
+            "curve": self.curve,
             "provenance": record.provenance,
             "used_by": [asdict(use) for use in self.uses],
-            "problems": list(self.problems),
+            "problems": self.problems,
         }
-
-
-@dataclass(frozen=True)
-class Share:
-    """The bytes that ``count`` things of one kind take."""
-
-    name: str
-    count: int
-    bytes: int
-    where: str
-
-
-@dataclass(frozen=True)
-class Spare:
-    """Something that can be deleted, and how."""
-
-    what: str
-    names: tuple[str, ...]
-    bytes: int
-    how: str
-
-
-@dataclass(frozen=True)
-class Usage:
-    parts: tuple[Share, ...]
-    may_go: tuple[Spare, ...]
 
 
 @dataclass(frozen=True)
@@ -367,20 +347,3 @@ def _cells_in(study: Path) -> dict[str, list[str]]:
         for run in dict.fromkeys((*filling, *entry.trials, *entry.source_trials)):
             cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
     return cells
-
-
-def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:
-    """At most ``FEW_POINTS`` + 1 points of a curve: both ends, the best epoch, and others evenly spread."""
-    last = len(curve) - 1
-    places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
-    return (point for place, point in enumerate(curve) if place in places or point.epoch == best)
-
-
-def _moment(text: str) -> str:
-    """An ISO date in the form of the records, in UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-        utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise PipelineError(f"--since {text}: give a date such as {datetime.now(UTC).date()}") from None
-    return utc.isoformat(timespec="seconds")

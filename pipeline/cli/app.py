@@ -83,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 2 the user can fix it. An exception that escapes is a bug."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        _check_text(arguments)
+        for argument in arguments:  # libraries refuse null bytes and invalid UTF-8
+            if "\0" in argument or any("\ud800" <= letter <= "\udfff" for letter in argument):
+                raise PipelineError(f"argument {argument!a}: not UTF-8 text: rename the file or folder")
         ADVANCED.in_full = "--help-all" in arguments
         with machine_errors():
             try:
@@ -101,10 +103,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = "another process of this run has ended. Finished work is kept; run the same command again to resume"
     print_error(message)
     return 2
-
-
-def _check_text(arguments: Sequence[str]) -> None:
-    """Raise a :class:`PipelineError` for arguments with null bytes or invalid UTF-8, which libraries refuse."""
-    for argument in arguments:
-        if "\0" in argument or any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise PipelineError(f"argument {argument!a}: not UTF-8 text: rename the file or folder")

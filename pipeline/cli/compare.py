@@ -1,26 +1,12 @@
 """Verbs for studies: compare, report, pool, studies list and show."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
-from pipeline.cli.options import (
-    REPORTS,
-    Advanced,
-    Flag,
-    FreeText,
-    Json,
-    Places,
-    ReportsFolder,
-    Running,
-    Training,
-    names_in,
-    numbers_in,
-)
+from pipeline.cli import options
 from pipeline.cli.printing import print_lines, print_plan, print_result
-from pipeline.records.studies import StudyResult
 from pipeline.settings.parse_study import study_names
 from pipeline.settings.study import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG
@@ -50,19 +36,19 @@ def compare(
     targets: str | None = None,
     sources: str | None = None,
     seeds: str | None = None,
-    looks: Annotated[int | None, Advanced] = None,
+    looks: Annotated[int | None, options.Advanced] = None,
     methods: str | None = None,
-    reference: Annotated[str | None, Advanced] = None,
+    reference: Annotated[str | None, options.Advanced] = None,
     target_limit: int | None = None,
-    scoring: Annotated[ScoredOn | None, Advanced] = None,
-    curve: Annotated[bool | None, Advanced] = None,
-    curve_rows: Annotated[str | None, Advanced] = None,
-    keep_weights: Annotated[Flag, Advanced] = False,
-    dry_run: Flag = False,
+    scoring: Annotated[ScoredOn | None, options.Advanced] = None,
+    curve: Annotated[bool | None, options.Advanced] = None,
+    curve_rows: Annotated[str | None, options.Advanced] = None,
+    keep_weights: Annotated[options.Flag, options.Advanced] = False,
+    dry_run: options.Flag = False,
     machines: Machines = Machines(),
-    places: Places = Places(),
-    training: Training = Training(),
-    running: Running = Running(),
+    places: options.Places = options.Places(),
+    training: options.Training = options.Training(),
+    running: options.Running = options.Running(),
 ) -> int:
     """Stage three: compare fusion with head-only, full and sequential fine-tuning, joint training and single adapters.
 
@@ -92,18 +78,18 @@ def compare(
     chosen = find_study(
         study,
         training.values(),
-        targets=names_in(targets),
-        sources=names_in(sources),
-        seeds=numbers_in(seeds, "--seeds"),
+        targets=options.names_in(targets),
+        sources=options.names_in(sources),
+        seeds=options.numbers_in(seeds, "--seeds"),
         looks=looks,
-        methods=names_in(methods),
+        methods=options.names_in(methods),
         reference=reference,
         limit=running.limit,
         target_limit=target_limit,
         dev_limit=running.dev_limit,
         scoring=scoring,
         curve=curve,
-        curve_rows=numbers_in(curve_rows, "--curve-rows"),
+        curve_rows=options.numbers_in(curve_rows, "--curve-rows"),
     )
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)
@@ -116,20 +102,14 @@ def compare(
         print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
     result, folder = stage.compare(chosen, workspace, keep_weights=keep_weights, executor=executor)
-    return _print_outcome(chosen.name, result, folder, running.json) if is_main_process() else 0
-
-
-def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
-    """Print a study's findings and where its tables are.
-
-    Returns the exit status: 2 if cells have no run, 1 if a bug caused that.
-    """
+    if not is_main_process():
+        return 0
     from stages.report import summary_of
 
     errors = [entry.error for entry in result.entries if entry.error is not None]
     cells, failed = len(result.entries), len(errors)
-    summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
-    print_result(summary_of(folder), summary, as_json)
+    summary = {"study": chosen.name, "runs": cells - failed, "failed": failed, "reports": str(folder)}
+    print_result(summary_of(folder), summary, running.json)
     if failed:
         print_error(f"{failed} of {cells} cells have no run: the notes in its tables say why")
     if any(error.startswith(BUG) for error in errors):
@@ -140,8 +120,8 @@ def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool)
 def report(
     *,
     study: str = "default",
-    reports: ReportsFolder = REPORTS,
-    attention: FreeText | None = None,
+    reports: options.ReportsFolder = options.REPORTS,
+    attention: options.FreeText | None = None,
     runs: str | None = None,
 ) -> None:
     """Write a study's tables, figures and page again, without training.
@@ -153,7 +133,7 @@ def report(
     """
     from stages import report as stage
 
-    print(f"page: {stage.report(study, reports, attention, names_in(runs)) / 'index.html'}")
+    print(f"page: {stage.report(study, reports, attention, options.names_in(runs)) / 'index.html'}")
 
 
 def pool(
@@ -162,8 +142,8 @@ def pool(
     targets: str | None = None,
     variants: str | None = None,
     opponents: str | None = None,
-    reports: ReportsFolder = REPORTS,
-    json: Json = False,
+    reports: options.ReportsFolder = options.REPORTS,
+    json: options.Json = False,
 ) -> None:
     """Test the fusions of several studies together, on the mean of all their targets, without training.
 
@@ -178,7 +158,9 @@ def pool(
     """
     from stages.pool import pool_studies
 
-    found = pool_studies(studies, reports, names_in(targets), names_in(variants) or (), names_in(opponents) or ())
+    found = pool_studies(
+        studies, reports, options.names_in(targets), options.names_in(variants) or (), options.names_in(opponents) or ()
+    )
     for cell in found.missing:
         notice(f"note: no run of {cell}")
     for kind in found.untested:

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from pipeline.data.tasks import (
-    BEST,
-    Encoding,
-    HeadKind,
-    Pooling,
-    Task,
-    check_folder,
-    find_task,
-    task_and_run,
-)
+from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, check_folder, find_task, task_and_run
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.backbone_name import is_folder
@@ -183,11 +174,6 @@ class Running:
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False
 
-    def settings(self) -> dict[str, Any]:
-        """Arguments for :class:`Workspace`."""
-        names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
-        return {name: getattr(self, name) for name in names}
-
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
@@ -254,8 +240,9 @@ class Places(Kept):
         from pipeline.runs.workspace import Workspace
 
         first, *more = self.data or (None,)
-        settings = {"more_data": tuple(more), **running.settings()}
-        return Workspace(self.backbone or usual, first, self.store, self.reports, **settings)
+        names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
+        settings = {name: getattr(running, name) for name in names}
+        return Workspace(self.backbone or usual, first, self.store, self.reports, more_data=tuple(more), **settings)
 
 
 def names_in(text: str | None) -> list[str] | None:

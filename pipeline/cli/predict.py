@@ -5,25 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import (
-    PLACES,
-    REPORTS,
-    STORE,
-    DataFolders,
-    Flag,
-    FreeText,
-    Json,
-    Passes,
-    Places,
-    ReportsFolder,
-    Seed,
-    StoreFolder,
-    TableFile,
-    between,
-    names_in,
-    need_extra,
-)
-from pipeline.cli.printing import print_ensemble, print_evaluation, print_explanation, print_filled, print_predictions
+from pipeline.cli import options
+from pipeline.cli.printing import print_evaluation, print_explanation, print_filled, print_result
 from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
@@ -35,20 +18,22 @@ from pipeline.system.reading import present, reading
 from pipeline.system.streams import LIBRARIES, announce, notice
 from stages.serve.door import Limits, check_serve
 
-Raw = Annotated[Flag, Parameter(help="Probabilities as the model was trained, without the temperature fitted on dev.")]
+Raw = Annotated[
+    options.Flag, Parameter(help="Probabilities as the model was trained, without the temperature fitted on dev.")
+]
 
 
 def predict(
     *,
     target: str,
-    input: TableFile,
-    output: TableFile,
+    input: options.TableFile,
+    output: options.TableFile,
     using: str = "auto",
     drop_layers: str | None = None,
     raw: Raw = False,
-    passes: Passes = Passes(),
-    json: Json = False,
-    places: Places = Places(),
+    passes: options.Passes = options.Passes(),
+    json: options.Json = False,
+    places: options.Places = options.Places(),
 ) -> None:
     """Predict for rows with or without labels: their columns, the prediction, its confidence and all probabilities.
 
@@ -66,7 +51,7 @@ def predict(
     to_stdout = str(output) == "-"
     if to_stdout and json:
         raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
-    places.check(*names_in(target) or ())
+    places.check(*options.names_in(target) or ())
     try:
         dropped = parse_layers(drop_layers or ())
     except ValueError as error:
@@ -91,7 +76,11 @@ def predict(
         raw=raw,
     )
     if not to_stdout:
-        print_predictions(table, json)
+        lines = [
+            f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {output}"
+            for task in table.tasks
+        ]
+        print_result(lines, table.summary(), json)
     for task in table.tasks:
         if task.blank:
             notice(f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}")
@@ -108,16 +97,16 @@ def evaluate(
     *,
     target: str,
     using: str = "auto",
-    input: TableFile | None = None,
+    input: options.TableFile | None = None,
     split: Literal["dev", "test"] | None = None,
     against: str | None = None,
     errors: Path | None = None,
-    skip_baselines: Flag = False,
+    skip_baselines: options.Flag = False,
     raw: Raw = False,
     unknown: Literal["error", "ignore"] = "error",
-    passes: Passes = Passes(),
-    json: Json = False,
-    places: Places = Places(),
+    passes: options.Passes = options.Passes(),
+    json: options.Json = False,
+    places: options.Places = options.Places(),
 ) -> None:
     """Score a trained model on labelled rows that it has not seen, beside simple baselines, and by class.
 
@@ -175,10 +164,10 @@ def ensemble(
     rule: EnsembleRule = "mean",
     choose_on: Literal["half", "all"] = "half",
     best: int | None = None,
-    seed: Seed = 0,
-    data: DataFolders = (),
-    reports: ReportsFolder = REPORTS,
-    json: Json = False,
+    seed: options.Seed = 0,
+    data: options.DataFolders = (),
+    reports: options.ReportsFolder = options.REPORTS,
+    json: options.Json = False,
 ) -> None:
     """Join finished runs into an ensemble from their saved predictions; nothing is trained.
 
@@ -197,8 +186,9 @@ def ensemble(
     from stages.ensemble import ensemble as run
 
     task = find_task(target, *data)
-    record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
-    print_ensemble(record, json)
+    record = run(task, name, reports, runs=options.names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
+    summary = record.summary()
+    print_filled("ensemble", summary, json, record=record, held_out_is=summary.get("held_out_is"))
 
 
 def _tell_cut(cut: int, max_length: int, rows: int, task: str) -> None:
@@ -220,12 +210,12 @@ def _check_there(table: Path) -> None:
 def explain(
     *,
     target: str,
-    text: FreeText,
-    text_b: FreeText | None = None,
+    text: options.FreeText,
+    text_b: options.FreeText | None = None,
     using: str = "auto",
     precision: Precision = "auto",
-    json: Json = False,
-    places: Places = Places(),
+    json: options.Json = False,
+    places: options.Places = options.Places(),
 ) -> None:
     """Explain a model's answer for one text: what changes without each word, and for a fusion without each adapter.
 
@@ -264,11 +254,11 @@ def explain(
 
 def serve(
     *,
-    port: Annotated[int, between(0, 2**16 - 1)] = 8000,
+    port: Annotated[int, options.between(0, 2**16 - 1)] = 8000,
     host: str = "127.0.0.1",
     model: str | None = None,
-    backbone: Annotated[str | None, Parameter(group=PLACES)] = None,
-    store: StoreFolder = STORE,
+    backbone: Annotated[str | None, Parameter(group=options.PLACES)] = None,
+    store: options.StoreFolder = options.STORE,
     precision: Precision = "auto",
     limits: Annotated[Limits, Parameter(name="*", group="Limits")] = Limits(),
 ) -> None:
@@ -282,8 +272,8 @@ def serve(
         backbone: Hub id or local folder of the backbone (the one that the models were trained on).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
-    need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    models = names_in(model) or []
+    options.need_extra("serve", "serve", "fastapi", "uvicorn", "prometheus_client")
+    models = options.names_in(model) or []
     if model is not None and not models:  # an unset variable of a script must not unpin the models
         raise PipelineError("--model names no model: give a task or TASK@RUN, or leave it out")
     check_serve(store, host, port, models, backbone, limits)
@@ -299,12 +289,12 @@ def export(
     output: Path,
     format: Literal["onnx", "adapterhub"] = "onnx",
     using: str = "auto",
-    int8: Flag = False,
+    int8: options.Flag = False,
     license: Annotated[str | None, Parameter(name="--license")] = None,
     push_to_hub: str | None = None,
-    yes: Flag = False,
-    json: Json = False,
-    places: Places = Places(),
+    yes: options.Flag = False,
+    json: options.Json = False,
+    places: options.Places = options.Places(),
 ) -> None:
     """Write a trained model for other programs: as ONNX, or as stock AdapterHub and transformers load it.
 
@@ -331,7 +321,7 @@ def export(
     places.check(target)
     hub.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
     if format == "onnx":
-        need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
+        options.need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
     announce(LIBRARIES)
     from stages.export import export as stage
 

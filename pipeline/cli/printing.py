@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,13 +17,12 @@ from pipeline.system.process import is_main_process
 if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from jinja2 import Environment
 
-    from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.run_record import RunRecord
     from pipeline.runs.probing import ProbeScore
     from stages.compare.compare import DryRun
     from stages.doctor import Finding
-    from stages.predict import Evaluation, PredictedTable
-    from stages.runs import ListedRun, RunDescription, Usage
+    from stages.predict import Evaluation
+    from stages.runs import ListedRun, RunDescription
 
 
 _MOST_CLASSES, _LONGEST_NAME = 12, 24
@@ -104,21 +103,6 @@ def print_run(
     )
 
 
-def print_predictions(table: PredictedTable, as_json: bool) -> None:
-    """Print a line per task with the number and kind of predictions, and their file."""
-    lines = [
-        f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {table.output}"
-        for task in table.tasks
-    ]
-    print_result(lines, table.summary(), as_json)
-
-
-def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
-    """Print the members, and the ensemble's score next to the best single model's."""
-    summary = record.summary()
-    print_filled("ensemble", summary, as_json, record=record, held_out_is=summary.get("held_out_is"))
-
-
 def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """Print which rows the model has seen, and its score on the others: beside the baselines, by class, by confidence.
 
@@ -165,7 +149,15 @@ def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
     if changes := sorted(changes, key=lambda change: -abs(change[2]))[:_MOST_WORDS]:
         effects = [(word, answer, f"{change:+.4f}") for word, answer, change in changes]
         tables.append([("word", "without it", f"change of {top['label']}"), *effects])
-    if rows := list(_adapter_rows(explained)):
+    shares, rows = explained["mean_shares"], list[tuple[str, ...]]()
+    alone = {single["task"]: single["answer"] for single in explained["singles"]}
+    left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
+    for name in dict.fromkeys((*shares, *alone)):
+        own, without = alone.get(name, ()), left_out.get(name, ())
+        firsts = (_first(answer) if answer else "-" for answer in (own, without))
+        change = f"{_change(top, without):+.4f}" if without else "-"
+        rows.append((name, f"{shares[name]:.3f}" if name in shares else "-", *firsts, change))
+    if rows:
         tables.append([("adapter", "share", "by itself", "without it", f"change of {top['label']}"), *rows])
     for number, part in enumerate(inputs):
         table = [("token" if len(inputs) == 1 else f"token of text {number + 1}", *explained["adapters"])]
@@ -175,18 +167,6 @@ def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
             table.append((token, *(f"{sum(own) / len(own):.3f}" for own in zip(*at_sites, strict=True))))
         tables.append(table)
     print_filled("explanation", explained, as_json, it=explained, tables=tables)
-
-
-def _adapter_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """For each adapter its name, share and answer, the answer without it, and the difference that this makes."""
-    top, shares = explained["answer"][0], explained["mean_shares"]
-    alone = {single["task"]: single["answer"] for single in explained["singles"]}
-    left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
-    for name in dict.fromkeys((*shares, *alone)):
-        own, without = alone.get(name, ()), left_out.get(name, ())
-        firsts = (_first(answer) if answer else "-" for answer in (own, without))
-        change = f"{_change(top, without):+.4f}" if without else "-"
-        yield name, f"{shares[name]:.3f}" if name in shares else "-", *firsts, change
 
 
 def _first(answer: Sequence[Mapping[str, Any]]) -> str:
@@ -226,16 +206,6 @@ def _setting(value: Any) -> str:
 def dev_rows(record: RunRecord) -> str:
     """The number of dev rows that each task was scored on."""
     return "+".join(f"{record.scores[task].rows:,}" for task in record.trained_on)
-
-
-def print_usage(usage: Usage, as_json: bool) -> None:
-    """Print a table of disk usage, and what can be deleted."""
-    lines = [f"{part.name:<13} {part.count:>6}  {size_text(part.bytes):>9}  {part.where}" for part in usage.parts]
-    lines += [
-        f"can be deleted: {spare.what} ({len(spare.names)}), {size_text(spare.bytes)}: {spare.how}"
-        for spare in usage.may_go
-    ]
-    print_result(lines, asdict(usage), as_json)
 
 
 def print_findings(findings: Iterable[Finding], as_json: bool) -> int:

@@ -14,7 +14,6 @@ from pipeline.cli.printing import (
     print_lines,
     print_result,
     print_runs,
-    print_usage,
     size_text,
 )
 from pipeline.records.archives import export_artifact, import_artifacts
@@ -116,12 +115,7 @@ def runs_remove(
 
 @runs_app.command(name="export")
 def runs_export(
-    file: Path,
-    *,
-    study: str | None = None,
-    lean: Flag = False,
-    kept: Kept = Kept(),
-    json: Json = False,
+    file: Path, *, study: str | None = None, lean: Flag = False, kept: Kept = Kept(), json: Json = False
 ) -> None:
     """Write the records of finished runs into one file: settings, scores, curves, predictions; no weights.
 
@@ -177,7 +171,15 @@ def du(*, kept: Kept = Kept(), json: Json = False) -> None:
     runs = kept.runs()
     usage = runs.usage()
     _warn(runs.problems)
-    print_usage(usage, json)
+    lines = [
+        f"{part['name']:<13} {part['count']:>6}  {size_text(part['bytes']):>9}  {part['where']}"
+        for part in usage["parts"]
+    ]
+    lines += [
+        f"can be deleted: {spare['what']} ({len(spare['names'])}), {size_text(spare['bytes'])}: {spare['how']}"
+        for spare in usage["may_go"]
+    ]
+    print_result(lines, usage, json)
 
 
 def doctor(*, json: Json = False, places: Places = Places()) -> int:

@@ -7,20 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import (
-    Advanced,
-    Count,
-    Flag,
-    Json,
-    OneRun,
-    Places,
-    Running,
-    Seed,
-    Training,
-    between,
-    names_in,
-    tasks_in,
-)
+from pipeline.cli import options
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import EXPERTS, MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.errors import PipelineError
@@ -33,15 +20,15 @@ def extract(
     *,
     task: str,
     adapter: AdapterKind | None = None,
-    bottleneck: Annotated[int | None, Advanced] = None,
-    drop_layers: Annotated[str | None, Advanced] = None,
-    train_layernorm: Annotated[Flag, Advanced] = False,
+    bottleneck: Annotated[int | None, options.Advanced] = None,
+    drop_layers: Annotated[str | None, options.Advanced] = None,
+    train_layernorm: Annotated[options.Flag, options.Advanced] = False,
     start_from: str | None = None,
-    without_rows_of: Annotated[str | None, Advanced] = None,
-    soup: Annotated[int, between(1, MOST_EXPERTS)] = 1,
-    places: Places = Places(),
-    training: Training = Training(),
-    running: OneRun = OneRun(),
+    without_rows_of: Annotated[str | None, options.Advanced] = None,
+    soup: Annotated[int, options.between(1, MOST_EXPERTS)] = 1,
+    places: options.Places = options.Places(),
+    training: options.Training = options.Training(),
+    running: options.OneRun = options.OneRun(),
 ) -> None:
     """Stage one: train an adapter for a task on the frozen backbone.
 
@@ -63,10 +50,10 @@ def extract(
         soup: Train N adapters that start alike and see the rows in other orders, and keep the mean of their weights.
             It is one adapter, and averages out some of what a few hundred rows leave to chance; N times the time.
     """
-    apart = names_in(without_rows_of) or ()
+    apart = options.names_in(without_rows_of) or ()
     own = {"adapter": adapter, "bottleneck": bottleneck, "drop_layers": drop_layers, "train_layernorm": train_layernorm}
     recipe = training.parse("adapter", **own)
-    itself, *others = (task.name for task in places.check(task, *apart, *tasks_in(start_from)))
+    itself, *others = (task.name for task in places.check(task, *apart, *options.tasks_in(start_from)))
     if itself in others[: len(apart)]:
         named = apart[others.index(itself)]
         raise PipelineError(f"--without-rows-of: {named} is the task itself: --drop-overlap drops its own")
@@ -93,15 +80,15 @@ def fuse(
     *,
     target: str,
     sources: Sources = None,
-    adapter: Annotated[Literal["houlsby", "pfeiffer"] | None, Advanced] = None,
-    drop_layers: Annotated[str | None, Advanced] = None,
+    adapter: Annotated[Literal["houlsby", "pfeiffer"] | None, options.Advanced] = None,
+    drop_layers: Annotated[str | None, options.Advanced] = None,
     fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
-    fusion_impl: Annotated[FusionImplementation | None, Advanced] = None,
-    experts: Annotated[int | None, between(2, MOST_EXPERTS)] = None,
-    target_limit: Annotated[Count, Advanced] = None,
-    places: Places = Places(),
-    training: Training = Training(),
-    running: OneRun = OneRun(),
+    fusion_impl: Annotated[FusionImplementation | None, options.Advanced] = None,
+    experts: Annotated[int | None, options.between(2, MOST_EXPERTS)] = None,
+    target_limit: Annotated[options.Count, options.Advanced] = None,
+    places: options.Places = options.Places(),
+    training: options.Training = options.Training(),
+    running: options.OneRun = options.OneRun(),
 ) -> None:
     """Stage two: train fusion layers over the adapters of several tasks for one target.
 
@@ -122,7 +109,7 @@ def fuse(
     recipe = training.parse("fusion", **own)
     if experts is not None and not recipe.form.of_target:
         raise PipelineError(f"--experts {experts}: only --fusion experts has them")
-    places.check(target, *tasks_in(sources))
+    places.check(target, *options.tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage
 
@@ -147,10 +134,10 @@ def prune(
     target: str,
     keep: int,
     using: str = "fusion",
-    dev_limit: Count = None,
-    force: Flag = False,
-    json: Json = False,
-    places: Places = Places(),
+    dev_limit: options.Count = None,
+    force: options.Flag = False,
+    json: options.Json = False,
+    places: options.Places = options.Places(),
 ) -> None:
     """Remove the adapters of a trained fusion that get the least attention; nothing is trained.
 
@@ -161,7 +148,7 @@ def prune(
         dev_limit: Select and score on only N rows of dev, the same for every run (all).
         force: Prune again even if this run is finished.
     """
-    running = Running(dev_limit=dev_limit)
+    running = options.Running(dev_limit=dev_limit)
     places.check(target)
     announce(LIBRARIES)
     from stages import prune as stage
@@ -175,10 +162,10 @@ def pretrain(
     *,
     tasks: str,
     output: Path,
-    seed: Seed = 0,
-    places: Places = Places(),
-    training: Training = Training(),
-    running: Running = Running(),
+    seed: options.Seed = 0,
+    places: options.Places = options.Places(),
+    training: options.Training = options.Training(),
+    running: options.Running = options.Running(),
 ) -> None:
     """Pretrain the backbone further on the training texts of tasks, as a masked language model.
 
@@ -190,7 +177,7 @@ def pretrain(
         output: Folder for the backbone.
         seed: Determines the order of texts, which tokens are masked, and dropout.
     """
-    recipe, names = training.parse("full"), names_in(tasks) or []
+    recipe, names = training.parse("full"), options.names_in(tasks) or []
     places.check(*names)
     announce(LIBRARIES)
     from stages import pretrain as stage
@@ -209,7 +196,7 @@ def pretrain(
     print_result(lines, pretrained.summary(), running.json)
 
 
-def demo(*, output: Path = Path("demo"), seed: Seed = 0) -> int:
+def demo(*, output: Path = Path("demo"), seed: options.Seed = 0) -> int:
     """The whole pipeline on generated tasks and a nano BERT, with no download: a few minutes on two cores.
 
     Args:

@@ -61,5 +61,5 @@ class SiteFusion(FusionMethod):
 
 
 def _trained(site: BottleneckLayer, fusion: nn.Module, saved: SavedModules) -> Mapping[str, Tensor]:
-    adapter = site.adapters[saved.task].named_parameters() if saved.recipe.trains_own else ()
+    adapter = site.adapters[saved.task].named_parameters() if saved.recipe.form.trains_own else ()
     return {**dict(fusion.named_parameters()), **{f"own.{key}": tensor for key, tensor in adapter}}

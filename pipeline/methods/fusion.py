@@ -27,7 +27,7 @@ FORMS: dict[FusionForm, FusionMethod] = {
 
 def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
     """The adapters that a fusion for ``task`` mixes: ``sources``, in order, and a fresh one for ``task``, if any."""
-    return [*sources] if recipe.fuses_own else [*sources, task]
+    return [*sources] if recipe.form.fuses_own else [*sources, task]
 
 
 def add_fusion(
@@ -55,7 +55,7 @@ def add_fusion(
     backbone.train_adapter_fusion(Fuse(*members))
     form.put_in(backbone, members, task, recipe, anchor)
     for name, parameter in backbone.named_parameters():
-        if recipe.trains_own and f".adapters.{task}." in name:
+        if recipe.form.trains_own and f".adapters.{task}." in name:
             parameter.requires_grad_(True)
 
 
@@ -70,7 +70,7 @@ def _put_in(
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
     members = members_of(recipe, task, sources)
-    if not recipe.fuses_own:
+    if not recipe.form.fuses_own:
         BOTTLENECK.put_in(backbone, task, recipe, drop_layers)
     backbone.add_adapter_fusion(Fuse(*members), set_active=True)
     # AdapterHub adds a fusion layer to every layer, even those without adapters. It would be saved untrained, counted

@@ -141,7 +141,7 @@ def _build_fusion(
         check_meaning(made.meaning, made.pair, task, made.run, made.kind)
     starts = own if not anchored else [] if initial is None else [initial]
     have_its_head = bool(starts) and all(same_head(start.manifest.recipe, recipe) for start in starts)
-    if recipe.fusion.head_start and recipe.fuses_own and have_its_head:
+    if recipe.fusion.head_start and recipe.form.fuses_own and have_its_head:
         load_mean_head(starts, model.head)
     if recipe.is_averaged:
         model.requires_grad_(False)

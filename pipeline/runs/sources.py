@@ -85,7 +85,7 @@ class Fusion:
         resolved = workspace.resolve(recipe, task) if task.is_pair else recipe
         self.encoding = resolved.encoding or "cross"
         # Experts are trained for the fusion; some other forms take the target's adapter from the store.
-        self._takes_own = recipe.fuses_own and not recipe.form.of_target
+        self._takes_own = recipe.form.fuses_own and not recipe.form.of_target
 
     def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
         """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
@@ -187,7 +187,7 @@ class Fusion:
         Raises:
             PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
         """
-        if not self.recipe.fuses_own:
+        if not self.recipe.form.fuses_own:
             chosen = [artifact for artifact in chosen if artifact.manifest.task != self.task.name]
         for manifest in (artifact.manifest for artifact in chosen):
             if why := self._why_not(manifest):

@@ -252,7 +252,7 @@ class TrainingRun:
         """The adapters of a fusion that stay frozen."""
         is_fusion = self.recipe.trainable == "fusion"
         fused = self.recipe.form.names_of([each.manifest for each in adapters]) if is_fusion else []
-        return [name for name in fused if not self.recipe.trains_own or name != self.task.name]
+        return [name for name in fused if not self.recipe.form.trains_own or name != self.task.name]
 
     def _fit(
         self,

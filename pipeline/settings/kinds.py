@@ -23,14 +23,10 @@ class Kind:
     takes: Literal["head", "weights", "adapter", "fusion"] | None = None
     """What a run takes from the runs it builds on: a head; all weights; adapters, to start from one or to merge them;
     or adapters to fuse."""
-    artifact: Literal["adapter", "fusion"] | None = None
-    """What its runs put into the store; None if they are not artifacts."""
     base: str | None = None
     """The kind whose finished runs its rows start from."""
     base_if: tuple[str, ...] = ()
     """Keys: a row starts from runs of ``base`` only if it has one of these; empty: all rows do."""
-    needs_tasks: bool = False
-    """Whether its rows need several tasks."""
     is_by_source: bool = False
     """Whether a row has one run per source of a target."""
     is_joint: bool = False
@@ -41,14 +37,11 @@ class Kind:
     """Whether it joins the predictions of other rows' runs and trains nothing."""
     keeps_weights: bool = False
     """Whether its runs always keep their weights, because they are few."""
-    builds_on_target: bool = False
-    """Whether it builds on runs of the target, so that their trials count as its trials."""
-    builds_on_fresh: bool = False
-    """Whether the adapters that it builds on must be newly initialised."""
 
     @property
-    def takes_adapters(self) -> bool:
-        return self.takes in ("adapter", "fusion")
+    def artifact(self) -> Literal["adapter", "fusion"] | None:
+        """What its runs put into the store, those that take adapters; None if they are not artifacts."""
+        return self.takes if self.takes == "adapter" or self.takes == "fusion" else None
 
     @property
     def is_one_adapter(self) -> bool:
@@ -73,22 +66,11 @@ KINDS: Mapping[str, Kind] = {
     "probe": Kind(title="regression on frozen vectors", trains=("probe",), keeps_weights=True),
     # Fine-tuning on the target alone; LP-FT starts with the head of a linear probe (Kumar et al. 2022).
     "full": Kind(
-        title="full fine-tuning",
-        trains=("full", "full+adapter"),
-        takes="head",
-        base="frozen",
-        base_if=("of",),
-        builds_on_target=True,
+        title="full fine-tuning", trains=("full", "full+adapter"), takes="head", base="frozen", base_if=("of",)
     ),
     # Fine-tuning on a source, or several in turn, then on the target (Phang et al. 2019).
     "sequential": Kind(
-        title="sequential",
-        trains=("full",),
-        keys=("order", "through"),
-        takes="weights",
-        base="full",
-        needs_tasks=True,
-        is_by_source=True,
+        title="sequential", trains=("full",), keys=("order", "through"), takes="weights", base="full", is_by_source=True
     ),
     "multitask": Kind(
         title="multitask",
@@ -97,7 +79,6 @@ KINDS: Mapping[str, Kind] = {
         takes="weights",
         base="full",
         base_if=("after",),
-        needs_tasks=True,
         is_joint=True,
     ),
     # New, warm-started from another task's, or trained on several tasks in turn.
@@ -106,36 +87,22 @@ KINDS: Mapping[str, Kind] = {
         trains=("adapter",),
         keys=("through", "tested"),
         takes="adapter",
-        artifact="adapter",
         base="adapter",
         base_if=("of", "through"),
-        builds_on_fresh=True,
     ),
     # One adapter from those of the target and its sources, or from several runs of one row (a soup). Runs with the same
     # start and different batch orders lie in one basin, so the mean of their weights, and of their heads, is often
     # better than each of them (Wortsman et al. 2022, "Model soups").
     "merge": Kind(
-        title="merged adapters",
-        trains=("adapter",),
-        keys=("experts",),
-        takes="adapter",
-        artifact="adapter",
-        base="adapter",
-        needs_tasks=True,
-        combines=True,
-        builds_on_target=True,
-        builds_on_fresh=True,
+        title="merged adapters", trains=("adapter",), keys=("experts",), takes="adapter", base="adapter", combines=True
     ),
     "fusion": Kind(
         title="fusion",
         trains=("fusion",),
         keys=("own", "variant_of", "experts"),
         takes="fusion",
-        artifact="fusion",
         base="adapter",
-        needs_tasks=True,
         combines=True,
-        builds_on_target=True,
     ),
     "ensemble": Kind(title="ensemble", trains=("full",), keys=("members", "most", "rule", "experts"), is_ensemble=True),
 }
@@ -257,7 +224,7 @@ class Row(BaseModel, frozen=True, extra="forbid"):
         """Whether it learns from several tasks."""
         if self.kind.is_one_adapter:
             return self.built_on is not None
-        return self.kind.needs_tasks and not (self.kind.combines and self.experts)
+        return self.kind.is_joint or self.kind.is_by_source or (self.kind.combines and not self.experts)
 
     @property
     def trials(self) -> list[dict[str, Any]]:

@@ -189,27 +189,21 @@ class Joint(RecipePart):
     split_layers: Count = Field(0, ge=0, description="number of top layers that each task has for itself")
     gradient_surgery: GradientSurgery = Field("none", description="how tasks' gradients are combined")
 
-    @field_validator("epoch_of")
+    @field_validator("epoch_of", "gradient_surgery")
     @classmethod
-    def _ends_with_a_task(cls, task: str | None, info: ValidationInfo) -> str | None:
+    def _fits_the_mixing(cls, value: str | None, info: ValidationInfo) -> str | None:
         mixing = info.data.get("mixing", "simultaneous")
-        if task is not None and mixing not in ("simultaneous", "round-robin"):
+        if info.field_name == "gradient_surgery" and value != "none" and mixing != "simultaneous":
+            raise ValueError(
+                f"'{value}' combines the gradients of several tasks, but with mixing = '{mixing}' a step has one: use"
+                " mixing = 'simultaneous'"
+            )
+        if info.field_name == "epoch_of" and value is not None and mixing not in ("simultaneous", "round-robin"):
             raise ValueError(
                 f"with mixing = '{mixing}' an epoch has the rows of all tasks: use mixing = 'simultaneous' or"
                 " 'round-robin'"
             )
-        return task
-
-    @field_validator("gradient_surgery")
-    @classmethod
-    def _needs_several_gradients(cls, surgery: GradientSurgery, info: ValidationInfo) -> GradientSurgery:
-        mixing = info.data.get("mixing", "simultaneous")
-        if surgery != "none" and mixing != "simultaneous":
-            raise ValueError(
-                f"'{surgery}' combines the gradients of several tasks, but with mixing = '{mixing}' a step has one: use"
-                " mixing = 'simultaneous'"
-            )
-        return surgery
+        return value
 
 
 class Source(Protocol):
@@ -235,11 +229,6 @@ class FormSettings(RecipePart):
 
     of_target: ClassVar[bool] = False
     """It mixes several adapters of the target instead of one for each task, and starts as their mean."""
-
-    @property
-    def starts_trained(self) -> bool:
-        """Whether the fusion is a model of the target before its first step, whose score may be the best."""
-        return self.anchored or self.of_target
 
     @property
     def own_adapter(self) -> Own:

@@ -235,19 +235,14 @@ class Recipe(RecipePart):
         return next((value for _, value in self if type(value) is kind), kind())
 
     @property
-    def trains_own(self) -> bool:
-        """Whether an adapter for the target trains with the fusion."""
-        return self.form.trains_own
-
-    @property
-    def fuses_own(self) -> bool:
-        """Whether a fusion mixes the target's adapter of stage one."""
-        return self.form.fuses_own
-
-    @property
     def adds_adapters(self) -> bool:
         """Whether it adds fresh adapters to the backbone: alone, or the target's adapter in a fusion."""
-        return self.has_modules or not self.fuses_own
+        return self.has_modules or not self.form.fuses_own
+
+    @property
+    def as_probe(self) -> "Recipe":
+        """A linear probe on the frozen backbone, which reads the same inputs."""
+        return Recipe(trainable="probe", max_length=self.max_length, precision=self.precision)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """A copy of the recipe with ``values``, flat or in their parts."""

@@ -136,7 +136,7 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "fusion": fuses,
         **{name: value is form for name, value in recipe if isinstance(value, FormSettings)},
         "gate_rank": recipe.gated.gate == "matrix",
-        "head_start": recipe.fuses_own,
+        "head_start": form.fuses_own,
         "pretrained": full or recipe.trainable == "full+adapter",
         "second_encoder": full,
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
@@ -211,8 +211,8 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
-    # If nothing trains, there is only the start to score.
-    usual_start = recipe.form.starts_trained or merges or (_is_frozen(recipe) and not has_weights)
+    # These start as a model of the target, whose score may be the best; if nothing trains, there is only the start.
+    usual_start = recipe.form.anchored or recipe.form.of_target or merges or (_is_frozen(recipe) and not has_weights)
     return {
         **recipe.budget,
         "learning_rate": modules,

@@ -246,13 +246,13 @@ class Study(BaseModel, frozen=True, extra="forbid"):
         Adapters of other tasks do not count, because they were tuned on those tasks.
         """
         row = self.row(name)
-        if not row.kind.builds_on_target or (row.kind.combines and not self.fuses_own(name, target)):
+        if not (self.fuses_own(name, target) if row.kind.combines else row.kind.takes == "head"):
             return ()
         return row.own or ((row.of,) if row.of else ())
 
     def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
         """Whether a fusion row uses the target's adapter of stage one in at least one of its trials."""
-        return any(self.recipe_for(name, target, curve, trial).fuses_own for trial in self.row(name).trials)
+        return any(self.recipe_for(name, target, curve, trial).form.fuses_own for trial in self.row(name).trials)
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential fine-tuning from it.

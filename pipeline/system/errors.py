@@ -167,11 +167,9 @@ def make_all(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
     """
     if len(items) == 1:
         return [make(items[0])]
-    made, problems = [], []
+    made, problems = list[R](), list[str]()
     for item in items:
-        try:
+        with noted(problems):
             made.append(make(item))
-        except PipelineError as error:
-            problems.append(str(error).replace("\n", "\n  "))
-    raise_all(where, problems)
+    raise_all(where, [problem.replace("\n", "\n  ") for problem in problems])
     return made

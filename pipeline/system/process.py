@@ -122,7 +122,7 @@ class DeferredInterrupts:
         if self.held is not None:
             self.raise_held()
             return
-        self._handlers = dict.fromkeys(self._handlers, _kill_next_time)
+        self._handlers = dict.fromkeys(self._handlers, let_the_next_kill)
         self._restore()
         raise Interrupted(signal.SIGTERM)
 
@@ -164,15 +164,11 @@ def interrupt_status(interrupt: KeyboardInterrupt) -> int:
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 
 
-def let_the_next_kill() -> None:
-    """Let the next SIGINT or SIGTERM end the process at once."""
+def let_the_next_kill(*_: object) -> None:
+    """Let the next SIGINT or SIGTERM end the process at once; it can be a signal's handler."""
     for number in SIGNALS:
         # When a connection is lost, both shell and kernel send SIGHUP: the second must not cut off the checkpoint.
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
-
-
-def _kill_next_time(_number: int, _frame: FrameType | None) -> None:
-    let_the_next_kill()
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -67,13 +67,13 @@ class Known:
             self.get(each)  # raises why it failed
         if kind.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
-        parts, adapters = job.parts_in(workspace), self._adapters(sources) if kind.takes_adapters else ()
+        parts, adapters = job.parts_in(workspace), self._adapters(sources) if kind.artifact else ()
         if kind.takes == "fusion":
             ((task, recipe, limit),) = parts
             request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
         else:
             # Sequential fine-tuning gets a new head (Phang et al. 2019): the source's stays behind.
-            start = sources[0] if sources and not kind.takes_adapters else None
+            start = sources[0] if sources and not kind.artifact else None
             request = RunRequest(
                 job.kind,
                 parts,
@@ -108,7 +108,7 @@ class Jobs(Known):
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, kept: Set[Job], read: Set[Job]) -> None:
         self.jobs = jobs
         self._wanted = _with_trials(kept)
-        continuing = (job for job in jobs if not KINDS[job.kind].takes_adapters)
+        continuing = (job for job in jobs if not KINDS[job.kind].artifact)
         continued = _with_trials(need for job in continuing for need in job.takes_models_of)
         super().__init__(workspace, self._wanted | continued | _with_trials(read))
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
@@ -194,7 +194,7 @@ class Jobs(Known):
         return run.workspace.finished(run.name, with_model=False)
 
     def _continues_no_weights(self, job: Job) -> bool:
-        is_continuing = not KINDS[job.kind].takes_adapters
+        is_continuing = not KINDS[job.kind].artifact
         return is_continuing and any(self.get(need).weights_sha256 is None for need in job.takes_models_of)
 
     def _miss_lost_models(self) -> None:

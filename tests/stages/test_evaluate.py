@@ -179,6 +179,7 @@ def test_the_command_prints_score_and_interval(workspace, quick, films, capsys: 
     assert [*rows] == ["id", "sentence", "label", "prediction", "confidence"]
     assert len(rows) == matrix[0][1] + matrix[1][0] and (rows["label"] != rows["prediction"]).all()
     assert rows["confidence"].is_monotonic_decreasing and {*rows["label"]} <= {"bad", "good"}
+    assert [*pd.read_csv(films)["sentence"][rows["id"] - 2]] == [*rows["sentence"]]  # as a spreadsheet counts
     assert 0 <= summary["calibration_error"] <= 1 and "expected calibration error" in lines[-1]
     assert sum(each["right"] for each in summary["classes"]) == round(40 * summary["score"])
     assert summary["mean_absolute_error"] is None

@@ -14,7 +14,7 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.paired import mean_difference
 from pipeline.system.errors import PipelineError
-from stages.pool import pool, untested_kinds, with_opponents, with_targets, with_variants
+from stages.pool import Pool, pool, with_opponents, with_targets, with_variants
 from tests.pipeline.reporting.synthetic import CLASSES, Synthetic, make, predictions_of
 
 TARGETS = ["sst", "mr", "rte"]
@@ -134,7 +134,7 @@ def test_a_kind_that_a_study_lacks_is_left_out_and_named(study: Synthetic) -> No
         part(study, "second", ["mr"], methods=["full", "adapter", "warm", "fusion"]),
     ]
     assert [each.kind for each in pool(studies)] == [kind for kind in OPPONENTS if kind != "sequential fine-tuning"]
-    assert untested_kinds(studies) == ["sequential fine-tuning"] and untested_kinds(studies[:1]) == []
+    assert Pool(studies, ()).untested == ["sequential fine-tuning"] and Pool(studies[:1], ()).untested == []
 
 
 def test_sources_with_one_seed_for_all_move_nothing_beside_those_with_their_own(study: Synthetic) -> None:

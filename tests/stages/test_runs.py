@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -25,7 +26,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json, write_text
 from stages.run_comparison import compare_runs
-from stages.runs import CurvePoint, Runs, Sort, few_points
+from stages.runs import RunDescription, Runs, Sort
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save, save_ensemble
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
@@ -412,8 +413,10 @@ def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
 def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
-    curve = [CurvePoint(float(epoch), None, 0.5) for epoch in range(count)]
-    shown = [point.epoch for point in few_points(curve, best=count // 3)]
+    curve = [{"epoch": float(epoch), "loss": None, "dev": 0.5} for epoch in range(count)]
+    shown = [
+        point["epoch"] for point in RunDescription(SimpleNamespace(best_epoch=count // 3), 0, curve, (), ()).points
+    ]
     assert shown == sorted(set(shown))
     assert {0, count - 1, count // 3} <= set(shown)
     assert len(shown) <= 7
@@ -431,7 +434,7 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:
     assert {"seed"} <= set(found.settings) <= {"seed", "train (fingerprint)"}
     assert found.scores[0].test is not None
     description = runs.described(records[0].run)
-    assert (description.problems, description.record.own.train_rows) == ((), 32)
+    assert (description.problems, description.record.own.train_rows) == ([], 32)
     (use,) = runs.uses[records[0].run]
     assert (use.kind, use.name) == ("artifact", records[0].artifact)
     runs.remove([records[0].run], force=True)
