@@ -207,15 +207,15 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
     counts = Counter(target for runs in studies for target in runs.study.targets)
     if twice := [target for target, count in counts.items() if count > 1]:
         raise PipelineError(f"target {twice[0]} is in two of the studies {named}: pool studies of different targets")
-    for study, runs in ((runs.study, runs) for runs in studies):
-        first = next(iter(own_fusions(study)), None)  # if it lacks a target, another one would lead
-        lacking = [target for target in study.targets if first is None or not runs.cell(first, target)]
+    for runs in studies:
+        first = next(iter(own_fusions(runs.study)), None)  # if it lacks a target, another one would lead
+        lacking = [target for target in runs.study.targets if first is None or not runs.cell(first, target)]
         if lacking:
-            what = "it has no row of fusion"
-            what = what if first is None else f"its first fusion, {study.title(first)}, has no run"
+            title = None if first is None else runs.study.title(first)
+            what = "it has no row of fusion" if first is None else f"its first fusion, {title}, has no run"
             raise PipelineError(
-                f"study {study.name}: {what} on {listed(lacking)}: run compare again, or leave these targets out with"
-                " --targets"
+                f"study {runs.study.name}: {what} on {listed(lacking)}: run compare again, or leave these targets out"
+                " with --targets"
             )
     own = {runs: _testable(runs) for runs in studies}
     leading = ((runs, line) for runs in studies if (line := leading_fusion(runs)) is not None)
