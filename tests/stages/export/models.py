@@ -70,7 +70,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
             source = task_of("films").model_copy(update={"name": name})
             kept = _kept(backbone, source, _recipe(backbone, source, settings), store)
             adapters.append(kept.artifact)
-        if not recipe.fuses_own:
+        if not recipe.form.fuses_own:
             adapters = [each for each in adapters if each.manifest.task != task.name]
         add_fusion(encoder, {each.manifest.task: modules_of(each) for each in adapters}, recipe, task.name)
     model = assemble(encoder, recipe, task)
