@@ -14,10 +14,10 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, is_blank
 from pipeline.data.columns import id_column
 from pipeline.data.label_sets import as_matrix, one_hot
-from pipeline.data.labels import counted
 from pipeline.data.load import is_labelled, tables_in
 from pipeline.data.overlap import row_keys
 from pipeline.data.propose import contradict, contradictions, ids_of, renames_in
+from pipeline.data.raw_labels import counted
 from pipeline.data.split import split_added
 from pipeline.data.tables import check_columns, read_foreign, read_table, write_table
 from pipeline.data.tasks import Split, Task

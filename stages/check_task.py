@@ -1,17 +1,16 @@
 """tasks check: what the data of a task holds that a person should know before training."""
 
 import os
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, has_labels
 from pipeline.data.label_sets import one_hot
-from pipeline.data.labels import FEW, are_numbers, counted
 from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
 from pipeline.data.overlap import LEAST_WORDS, Repeats, find_repeats
-from pipeline.data.sample import at_most
+from pipeline.data.raw_labels import FEW, are_numbers, counted
+from pipeline.data.split import at_most
 from pipeline.data.tables import read_table
 from pipeline.data.tasks import Split, Task, UnknownTaskError, find_task, own_files
 from pipeline.data.texts import count_words
@@ -41,7 +40,11 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
     lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
     lines += unlabelled
-    lines += _rare(task, splits["train"]["label"])
+    if task.range is None:
+        counts = one_hot(splits["train"]["label"].to_numpy(), task.outputs).sum(axis=0)
+        rare = [counted(name, str(count)) for name, count in zip(task.classes, counts, strict=True) if count < FEW]
+        if rare:
+            lines.append(f"classes with fewer than {FEW} training rows: {', '.join(few(rare, _SHOWN))}")
     lines += _repeats(find_repeats(splits), "label" in splits.get("test", ()))
     if backbone is not None:
         try:
@@ -100,29 +103,16 @@ def _balance(task: Task, split: str, labels: pd.Series) -> str:
     if task.range is not None:
         quarters = labels.quantile([0.25, 0.5, 0.75])
         return f"{split}: {len(labels):,} rows; quarters of the scores at {', '.join(f'{q:g}' for q in quarters)}"
-    counts = _counts(task, labels).most_common()
-    if are_numbers(task.classes):
-        counts.sort()
-    shown = [counted(task.classes[number], f"{count:,} ({count / len(labels):.0%})") for number, count in counts]
+    held = one_hot(labels.to_numpy(), task.outputs)
+    counts = [(name, count) for name, count in zip(task.classes, held.sum(axis=0), strict=True) if count]
+    if not are_numbers(task.classes):
+        counts.sort(key=lambda pair: -pair[1])
+    shown = [counted(name, f"{count:,} ({count / len(labels):.0%})") for name, count in counts]
     if len(shown) > _SHOWN:
         shown[_SHOWN - 2 : -1] = [f"{len(shown) - _SHOWN + 1} more"]
-    none = int((~one_hot(labels.to_numpy(), task.outputs).any(axis=1)).sum())
+    none = int((~held.any(axis=1)).sum())
     without = f"; {none:,} without a label" if task.kind == "labels" else ""
     return f"{split}: {len(labels):,} rows: {', '.join(shown)}{without}"
-
-
-def _counts(task: Task, labels: pd.Series) -> Counter[int]:
-    """The rows of every class that has any."""
-    held = one_hot(labels.to_numpy(), task.outputs).sum(axis=0).tolist()
-    return Counter({number: count for number, count in enumerate(held) if count})
-
-
-def _rare(task: Task, labels: pd.Series) -> list[str]:
-    if task.range is not None:
-        return []
-    counts = _counts(task, labels)
-    rare = [counted(name, str(counts[number])) for number, name in enumerate(task.classes) if counts[number] < FEW]
-    return [f"classes with fewer than {FEW} training rows: {', '.join(few(rare, _SHOWN))}"] if rare else []
 
 
 def _repeats(repeats: Repeats, test_is_labelled: bool) -> list[str]:
@@ -134,16 +124,17 @@ def _repeats(repeats: Repeats, test_is_labelled: bool) -> list[str]:
         for split, count in repeats.equal.items()
         if count
     ]
-    for split, count in repeats.equal_in_train.items():
-        if count:
-            lines.append(f"equal texts: {count:,} of the {split} rows are also in train ({remedies[split]})")
-    for split, count in repeats.near_in_train.items():
-        if count:
-            other = "another row of train" if split == "train" else "a row of train"
-            lines.append(
-                f"near-duplicates: {count:,} of the {split} rows differ from {other} in one word"
-                f" (of at least {LEAST_WORDS})"
-            )
+    lines += [
+        f"equal texts: {count:,} of the {split} rows are also in train ({remedies[split]})"
+        for split, count in repeats.equal_in_train.items()
+        if count
+    ]
+    lines += [
+        f"near-duplicates: {count:,} of the {split} rows differ from {'another' if split == 'train' else 'a'} row of"
+        f" train in one word (of at least {LEAST_WORDS})"
+        for split, count in repeats.near_in_train.items()
+        if count
+    ]
     if not lines:
         lines.append("no equal texts, no near-duplicates")
     if repeats.compared < repeats.texts:

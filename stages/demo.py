@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import Tokenizer, tokenise
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
@@ -46,12 +46,21 @@ _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def demo(folder: Path, seed: int) -> int:
-    """Make everything under ``folder`` and say what came out; run again, what is there is used.
+    """Make everything under ``folder``, a new or empty one, and say what came out; run again, what is there is used.
 
     The exit status is 2 if a run of the comparison failed, else 0.
     """
     began = time.monotonic()
-    _claim(folder, seed)
+    check_seed(seed)
+    # The seed is written before anything else. Among other files the demo would overwrite the tasks, and use the
+    # backbone, models and runs that it finds.
+    file, remedy = make_folder(folder) / _SEED_FILE, "give another folder (--output)"
+    if not present(file):
+        if any(folder.iterdir()):
+            raise PipelineError(f"{folder} holds other files: {remedy}")
+        write_json(file, {"seed": seed})
+    elif read_json(file, remedy) != {"seed": seed}:
+        raise PipelineError(f"{folder} was made with another seed: {remedy}")
     data, backbone = folder / "data", folder / "backbone"
     _say(f"Four generated tasks: {data}")
     with writing(data):
@@ -78,22 +87,6 @@ def demo(folder: Path, seed: int) -> int:
     return 2 if any(entry.error for entry in result.entries) else 0
 
 
-def _claim(folder: Path, seed: int) -> None:
-    """Write the seed into a new or empty folder, before anything else; later demos there must have the same.
-
-    A folder with other files is refused: the demo would overwrite the tasks and use the backbone, models and runs that
-    it finds there.
-    """
-    check_seed(seed)
-    file = make_folder(folder) / _SEED_FILE
-    if not present(file):
-        if any(folder.iterdir()):
-            raise PipelineError(f"{folder} holds other files: give another folder (--output)")
-        write_json(file, {"seed": seed})
-    elif read_json(file, "give another folder (--output)") != {"seed": seed}:
-        raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
-
-
 def _say(text: str) -> None:
     print(f"\n== {text}", flush=True)
 
@@ -115,30 +108,20 @@ def pretrain_fresh(
     """
     length = config.max_position_embeddings
     with new_folder(folder) as temporary:
-        tokenizer = _word_tokenizer(texts, temporary, length)
+        # Every word has its token, which is fit for a small, closed language.
+        words = sorted({word for text in texts for word in text.split()})
+        vocabulary = temporary / "vocab.txt"
+        vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
+        fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=length)
+        fast.save_pretrained(temporary)
+        tokenizer = Tokenizer(fast, token_types=True)
         order = np.random.default_rng(seed).permutation(len(texts))
-        dev, train = (
-            _tokenised([texts[i] for i in part], tokenizer, length) for part in (order[:held_out], order[held_out:])
-        )
+        rows = pd.DataFrame({"text_a": [texts[i] for i in order]})
+        dev, train = (tokenise(part, tokenizer, "cross", length) for part in (rows[:held_out], rows[held_out:]))
         torch.manual_seed(seed)
-        config.vocab_size = len(tokenizer.fast)
+        config.vocab_size = len(fast)
         model = BertForMaskedLM(config)
         accelerator = make_accelerator(recipe.precision)
         fitted = fit_masked(model, train, {"text": dev}, tokenizer, recipe, masking, seed=seed, accelerator=accelerator)
         model.bert.save_pretrained(temporary, safe_serialization=True)
     return fitted.best_score
-
-
-def _word_tokenizer(texts: Sequence[str], folder: Path, max_length: int) -> Tokenizer:
-    """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
-    words = sorted({word for text in texts for word in text.split()})
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
-    fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
-    fast.save_pretrained(folder)
-    return Tokenizer(fast, token_types=True)
-
-
-def _tokenised(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> TokenisedSplit:
-    rows = pd.DataFrame({"id": [str(number) for number in range(len(texts))], "text_a": texts})
-    return tokenise(rows, tokenizer, "cross", max_length)

@@ -13,10 +13,10 @@ import pandas as pd
 
 from pipeline.data.cells import as_number
 from pipeline.data.columns import columns_named
-from pipeline.data.labels import FEW, counted
 from pipeline.data.metric_names import METRICS_OF, Kind
 from pipeline.data.overlap import sharing_rows
 from pipeline.data.propose import Proposal, propose
+from pipeline.data.raw_labels import FEW, counted
 from pipeline.data.split import split_rows
 from pipeline.data.tables import FORMATS, read_foreign, suffix_of, write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
@@ -28,6 +28,11 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _SHOWN = 8  # classes, or hints
 _ROUNDED = 0.05  # of all rows
 _BECAUSE = {"macro-f1": " (unbalanced classes)"}
+_SIMILAR = {
+    "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
+    "same", "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
+}  # fmt: skip
+"""Usual names of the class of similar texts, in lower case."""
 
 
 def new_task(
@@ -86,12 +91,14 @@ def new_task(
     if present(folder) and (not present(folder / "task.toml") or file.resolve().is_relative_to(folder.resolve())):
         raise PipelineError(f"--replace would delete {folder}, which is no task or has the file: move one of them away")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
-    sizes = {part: len(own) for part, own in parts.items()}
     shared = sharing_text(parts)
+    is_pair = len(proposal.columns.text) == 2
+    # Two classes of pairs: a cosine head fits.
+    two = proposal.classes if is_pair and proposal.kind == "classes" and len(proposal.classes) == 2 else ()
     if similar is None:
-        similar = _similar_by_name(proposal)
-    elif not (_may_be_similar(proposal) and similar in proposal.classes):
-        classes = f", {' or '.join(map(shortened, proposal.classes))}" if _may_be_similar(proposal) else ""
+        similar = _similar_by_name(two)
+    elif similar not in two:
+        classes = f", {' or '.join(map(shortened, two))}" if two else ""
         raise PipelineError(f"--similar {shortened(similar)}: give one of two classes of pairs{classes}")
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared, similar)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
@@ -103,26 +110,25 @@ def new_task(
             if proposal.kind == "labels":
                 own = own.assign(label=own["label"].map(proposal.separator.join))
             write_table(own.rename(columns=names), temporary / f"{part}{suffix}")
-    lines = [f"{file}: {row_count(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
-    written = ", ".join(f"{part} {row_count(size)}" for part, size in sizes.items())
-    lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
-    if similar is None and _may_be_similar(proposal):
-        first, second = proposal.classes
+    lines = [f"{file}: {row_count(len(table.rows))} ({table.form})", *_summary(proposal)]
+    sizes = {part: len(own) for part, own in parts.items()}
+    written = f"written to {folder}: {', '.join(f'{part} {row_count(size)}' for part, size in sizes.items())}"
+    total = sum(sizes.values())
+    if any(abs(size / total - share) > _ROUNDED for size, share in zip(sizes.values(), shares, strict=True)):
+        written += (
+            f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
+        )
+    lines.append(written)
+    if similar is None and two:
+        first, second = two
         lines.append(
             f"for --head cosine, '{second}' is the class of similar texts; if it is '{first}': --similar {first}"
         )
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
-    others = _alike(data, folder, len(proposal.columns.text) == 2)
     place = "" if is_found else f" --data {shlex.quote(str(data))}"
-    lines += _next(folder, proposal, others, place, "test" in parts)
+    compares = is_pair and (proposal.kind == "score" or bool(two))
+    lines += _next(data, folder, place, is_pair=is_pair, compares=compares, has_test="test" in parts)
     return "\n".join(map(one_line, lines))
-
-
-def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> str:
-    """Why the splits do not have the requested ``shares``; empty if they do, up to rounding."""
-    if all(abs(size / sum(sizes) - share) <= _ROUNDED for size, share in zip(sizes, shares, strict=True)):
-        return ""
-    return f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
 
 
 def sharing_text(parts: Mapping[Split, pd.DataFrame]) -> str | None:
@@ -144,36 +150,31 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
 
 
-def _alike(data: Path, folder: Path, is_pair: bool) -> list[str]:
-    """The user's other tasks in ``data`` with as many texts per row."""
-    names = []
+def _next(data: Path, folder: Path, place: str, *, is_pair: bool, compares: bool, has_test: bool) -> list[str]:
+    """The commands from here to predictions: the task alone, then with sources.
+
+    Args:
+        place: the option that names ``data``, if commands need it.
+        compares: whether a head that compares two sentence vectors fits.
+    """
+    others = []  # the user's other tasks with as many texts a row
     for file in sorted(data.glob("*/task.toml")):
         with suppress(PipelineError):  # whoever uses that task is told
-            task = Task.read(file)
-            if file.parent != folder and task.is_pair == is_pair:
-                names.append(file.parent.name)
-    return names
-
-
-def _next(folder: Path, proposal: Proposal, others: Sequence[str], data: str, has_test: bool) -> list[str]:
-    """The commands from here to predictions: the task alone, then with sources, the user's ``others``, if any."""
-    task = folder.name
-    is_pair = len(proposal.columns.text) == 2
-    usual = "quora" if is_pair else "sst"
+            if Task.read(file).is_pair == is_pair and file.parent != folder:
+                others.append(file.parent.name)
+    task, usual = folder.name, "quora" if is_pair else "sst"
     # Training on all rows of a Hub task may take hours.
-    sources = [f"{other}{data}" for other in others[:2]] or [f"{usual} --limit 5000{data}"]
-    siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{data}"
-    compares = is_pair and (proposal.kind == "score" or _may_be_similar(proposal))
-    reading = [f"{siamese}  # pairs as two vectors: keep the better"] if compares else []
+    sources = others[:2] or [f"{usual} --limit 5000"]
+    siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{place}"
     return [
         "next:",
         f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
-        f"  python -m pipeline extract --task {task}{data}",
-        *reading,
-        f"  python -m pipeline evaluate --target {task}{data}{' --split test' if has_test else ''}",
-        *(f"  python -m pipeline extract --task {source}  # may help" for source in sources),
-        f"  python -m pipeline extract --task {task} --start-from best{data}  # keep the better",
-        f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
+        f"  python -m pipeline extract --task {task}{place}",
+        *([f"{siamese}  # pairs as two vectors: keep the better"] if compares else []),
+        f"  python -m pipeline evaluate --target {task}{place}{' --split test' if has_test else ''}",
+        *(f"  python -m pipeline extract --task {source}{place}  # may help" for source in sources),
+        f"  python -m pipeline extract --task {task} --start-from best{place}  # keep the better",
+        f"  python -m pipeline predict --target {task} --input FILE --output FILE{place}",
     ]
 
 
@@ -201,16 +202,35 @@ def _checked_name(name: str | None, file: Path) -> str:
 
 
 def _summary(proposal: Proposal) -> list[str]:
+    """The columns, the classes or the range, and what was left out or may be meant otherwise, in lines."""
     columns = proposal.columns
-    named = f"text: {' and '.join(map(repr, columns.text))}; label: {columns.label!r}"
+    lines = [f"text: {' and '.join(map(repr, columns.text))}; label: {columns.label!r}"]
     if columns.unused:
-        named += f"; not used: {_listed(columns.unused)}"
+        lines[0] += f"; not used: {_listed(columns.unused)}"
     if proposal.range is not None:
-        return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
-    counts = proposal.counts
-    shown = _listed([counted(short(name), f"{count:,}") for name, count in counts.items()])
-    how = ", any number of them a row" if proposal.kind == "labels" else ""
-    return [named, f"{len(counts)} classes{how}: {shown}; metric: {proposal.metric}{_BECAUSE.get(proposal.metric, '')}"]
+        lines.append(f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}")
+    else:
+        counts, how = proposal.counts, ", any number of them a row" if proposal.kind == "labels" else ""
+        shown = _listed([counted(short(name), f"{count:,}") for name, count in counts.items()])
+        metric = f"{proposal.metric}{_BECAUSE.get(proposal.metric, '')}"
+        lines.append(f"{len(counts)} classes{how}: {shown}; metric: {metric}")
+    lines += [
+        f"WARNING: class {shortened(name)} is lost, and the task does not know it: its {row_count(count)} are left out"
+        for name, (rows, count) in proposal.lost.items()
+        if rows == count
+    ]
+    lines += [
+        f"left out: {row_count(len(numbers))} {reason} ({rows_text(numbers)})"
+        for reason, numbers in proposal.dropped.items()
+    ]
+    if some := [counted(short(name), f"{rows:,} of {count:,}") for name, (rows, count) in proposal.lost.items()]:
+        lines.append(f"rows left out of classes: {_listed(some)}")
+    if proposal.repeated:
+        lines.append(f"repeated texts: {row_count(proposal.repeated)} beyond the first; equal texts are in one split")
+    lines += [*proposal.remarks, *few(proposal.hints, _SHOWN)]
+    if proposal.hints:
+        lines.append("to fix labels: run the command again with --replace --rename WRONG=RIGHT")
+    return lines
 
 
 def row_count(count: int) -> str:
@@ -225,48 +245,12 @@ def short(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:20]}...{name[-17:]}"
 
 
-def _warnings(proposal: Proposal) -> list[str]:
-    lines = [
-        f"WARNING: class {shortened(name)} is lost, and the task does not know it: its {row_count(count)} are left out"
-        for name, (rows, count) in proposal.lost.items()
-        if rows == count
-    ]
-    lines += [
-        f"left out: {row_count(len(numbers))} {reason} ({rows_text(numbers)})"
-        for reason, numbers in proposal.dropped.items()
-    ]
-    if some := [counted(short(name), f"{rows:,} of {count:,}") for name, (rows, count) in proposal.lost.items()]:
-        lines.append(f"rows left out of classes: {_listed(some)}")
-    if proposal.repeated:
-        lines.append(f"repeated texts: {row_count(proposal.repeated)} beyond the first; equal texts are in one split")
-    lines += proposal.remarks
-    lines += few(proposal.hints, _SHOWN)
-    if proposal.hints:
-        lines.append("to fix labels: run the command again with --replace --rename WRONG=RIGHT")
-    return lines
-
-
-_SIMILAR = {
-    "true", "yes", "ja", "oui", "si", "sí", "sim", "tak", "duplicate", "duplicated", "paraphrase", "similar",
-    "same", "equal", "equivalent", "match", "matched", "related", "entailment", "identical",
-}  # fmt: skip
-"""Usual names of the class of similar texts, in lower case."""
-
-
-def _may_be_similar(proposal: Proposal) -> bool:
-    """Whether the task has pairs and two classes, so that a cosine head fits."""
-    return len(proposal.columns.text) == 2 and len(proposal.classes) == 2 and proposal.kind == "classes"
-
-
-def _similar_by_name(proposal: Proposal) -> str | None:
-    """The class whose name says that its texts are similar, for pairs with two classes; None: neither or both."""
-    if not _may_be_similar(proposal):
-        return None
-    low, high = map(as_number, proposal.classes)
-    if high == 1 and low in (0, -1):
-        return proposal.classes[1]
-    words = [re.sub(r"[\s_-]+", " ", name.strip().casefold()).removeprefix("is ") for name in proposal.classes]
-    named = [name for name, word in zip(proposal.classes, words, strict=True) if word in _SIMILAR]
+def _similar_by_name(classes: Sequence[str]) -> str | None:
+    """Of two classes, the one whose name says that its texts are similar; None: neither or both, or no classes."""
+    if classes and as_number(classes[1]) == 1 and as_number(classes[0]) in (0, -1):
+        return classes[1]
+    words = [re.sub(r"[\s_-]+", " ", name.strip().casefold()).removeprefix("is ") for name in classes]
+    named = [name for name, word in zip(classes, words, strict=True) if word in _SIMILAR]
     return named[0] if len(named) == 1 else None
 
 
@@ -289,11 +273,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
             " before you train, if others can come"
         )
     else:
-        lines += [
-            "classes = [",
-            *(f"    {_toml(one)}," for one in proposal.classes),
-            "]",
-        ]
+        lines += ["classes = [", *(f"    {_toml(one)}," for one in proposal.classes), "]"]
     if similar is not None:
         lines.append(f"similar = {_toml(similar)}  # the class of similar texts, for --head cosine")
     lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_BECAUSE.get(proposal.metric, '')}")

@@ -35,4 +35,6 @@ def load_task_data(
     drop_overlap: bool = False,
 ) -> TaskData:
     loaded = load_all_rows(task, data)
-    return (loaded.without_overlap(task) if drop_overlap else loaded).sample(task, limit, seed, dev_limit)
+    if drop_overlap:
+        loaded = loaded.without({task.name: loaded.held_out})
+    return loaded.sample(task, limit, seed, dev_limit)

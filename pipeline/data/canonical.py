@@ -15,19 +15,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
-from pipeline.data.cells import (
-    as_label,
-    as_number,
-    as_text,
-    is_blank,
-    is_boolean,
-    is_nested,
-    is_no_text,
-    listed,
-    number_of_class,
-)
+from pipeline.data.cells import as_label, as_number, is_blank, is_boolean, is_nested, number_of_class, parts_of
 from pipeline.data.label_sets import as_sets
-from pipeline.data.labels import nearest_class
+from pipeline.data.raw_labels import nearest_class
 from pipeline.data.tasks import Files, Hub, Source, Task
 from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
@@ -140,13 +130,21 @@ def text_column(
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
     # In a column without any text no cell counts as one.
     has_texts = any(isinstance(value, str) and not is_blank(value) for value in _values(values))
-    is_bad = is_no_text if has_texts else lambda value: not is_blank(value)
+    is_bad = _is_no_text if has_texts else lambda value: not is_blank(value)
     _report(problems, f"column '{column}': not text", values, _which(values, is_bad))
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
     # Replace the values reported above: pandas cannot hold an unpaired surrogate.
-    return _texts("" if is_no_text(value) or is_broken(value) else as_text(value) for value in _values(values))
+    return _texts("" if is_blank(one) or _is_no_text(one) or is_broken(one) else str(one) for one in _values(values))
+
+
+def _is_no_text(value: Any) -> bool:
+    """Whether a cell cannot be read as a text, even in a column of texts.
+
+    A spreadsheet turns 404 into a number, true into a boolean and 3-4 into a date: their texts are Python's.
+    """
+    return is_nested(value) or isinstance(value, bytes)
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
@@ -241,14 +239,6 @@ def _labels(
     placed = pd.Series(numbers, values.index)
     _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels
-
-
-def parts_of(cell: Any, separator: str) -> list[Any]:
-    """The labels in a cell that holds a list, or labels with ``separator`` between them; without blanks."""
-    parts = listed(cell)
-    if parts is None:
-        parts = cell.split(separator) if isinstance(cell, str) else [cell]
-    return [part for part in parts if not is_blank(part)]
 
 
 def _unclear_labels(task: Task, source: Source) -> str | None:

@@ -66,6 +66,14 @@ def listed(value: Any) -> list[Any] | None:
     return inside.split(",") if text[0] != "(" and "," in inside and not _QUOTED.search(inside) else None
 
 
+def parts_of(cell: Any, separator: str) -> list[Any]:
+    """The labels in a cell that holds a list, or labels with ``separator`` between them; without blanks."""
+    parts = listed(cell)
+    if parts is None:
+        parts = cell.split(separator) if isinstance(cell, str) else [cell]
+    return [part for part in parts if not is_blank(part)]
+
+
 def is_object(value: Any) -> bool:
     """Whether a cell holds a mapping, or spells one in JSON or Python, alone or in a list."""
     if isinstance(value, str):
@@ -78,19 +86,6 @@ def _unquoted(text: str) -> str:
     with suppress(ValueError, SyntaxError):
         return str(json.loads(text) if text[0] == '"' else ast.literal_eval(text))
     return text[1:-1]
-
-
-def is_no_text(value: Any) -> bool:
-    """Whether a cell cannot be read as a text, even in a column of texts.
-
-    A spreadsheet turns 404 into a number, true into a boolean and 3-4 into a date: their texts are Python's.
-    """
-    return is_nested(value) or isinstance(value, bytes)
-
-
-def as_text(value: Any) -> str:
-    """A cell as a text; empty if it is blank."""
-    return "" if is_blank(value) else str(value)
 
 
 def as_label(value: Any) -> str | None:

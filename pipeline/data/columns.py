@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipeline.data.cells import as_label, as_number, is_blank
 from pipeline.data.delimited import is_unnamed
-from pipeline.data.labels import FEW, MOST_CLASSES, Meaning, are_numbers, class_names, oddly_written
+from pipeline.data.raw_labels import FEW, MOST_CLASSES, Meaning, are_numbers, class_names, oddly_written
 from pipeline.data.texts import count_words, is_broken, name_among
 from pipeline.system.errors import PipelineError
 
@@ -57,7 +57,17 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     if not is_header and 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
         raise _unnamed(table, where)
     label = label if label is None else name_among(label, table.columns) or label
-    _check_given(table, where, text, label)
+    named = [*text, *([label] if label is not None else [])]
+    if missing := [column for column in named if column not in table.columns]:
+        raise PipelineError(
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns are {_listed(table.columns)}"
+        )
+    if len(text) > 2 or len(set(text)) < len(text):
+        raise PipelineError(f"--text {','.join(text)}: name one column, or two different ones for pairs")
+    if label in text:
+        raise PipelineError(f"--label {label}: is also a text column")
+    if "id" in named:
+        raise PipelineError(f"{where}: column 'id' names the rows: rename it to use it as a text or a label")
     free = [column for column in table.columns if not _is_id(column)]
     if broken := [column for column in free if is_broken(column)]:
         raise PipelineError(f"{where}: column {broken[0]!a}: invalid Unicode (an unpaired surrogate): rename it")
@@ -113,20 +123,6 @@ def meaning_of(column: str) -> Meaning | None:
     if _by_name([column], _CLASS_NAMES) is not None:
         return "class"
     return "score" if _by_name([column], _SCORE_NAMES) is not None else None
-
-
-def _check_given(table: pd.DataFrame, where: str, text: Sequence[str], label: str | None) -> None:
-    named = [*text, *([label] if label is not None else [])]
-    if missing := [column for column in named if column not in table.columns]:
-        raise PipelineError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns are {_listed(table.columns)}"
-        )
-    if len(text) > 2 or len(set(text)) < len(text):
-        raise PipelineError(f"--text {','.join(text)}: name one column, or two different ones for pairs")
-    if label in text:
-        raise PipelineError(f"--label {label}: is also a text column")
-    if "id" in named:
-        raise PipelineError(f"{where}: column 'id' names the rows: rename it to use it as a text or a label")
 
 
 def _label_column(table: pd.DataFrame, where: str) -> str:

@@ -58,7 +58,13 @@ def decode(content: bytes, where: str, *, strict: bool) -> tuple[str, str]:
     encoding = encoding or _wide(content) or "utf-8"
     text = _decoded(content, encoding)
     if text is None and encoding == "utf-8":
-        _check_not_utf8(content, where)
+        other = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if not line.isascii()]
+        bad = [number for number, line in other if _decoded(line, "utf-8") is None]
+        if 2 * len(bad) < len(other):
+            raise PipelineError(
+                f"{where}: line {bad[0]} is not UTF-8, but {len(other) - len(bad)} other lines with such letters are:"
+                " save the file as UTF-8 where it comes from"
+            )
         text, encoding = _decoded(content, "cp1252"), "cp1252"
         if text is None or "\0" in text or _accented(text) > _MOST_ACCENTED:
             text, encoding = _guessed(content)
@@ -92,17 +98,6 @@ def _guessed(content: bytes) -> tuple[str | None, str]:
     if coherences[0] - coherences[1] < _TELLING or _accented(text := str(matches[0])) <= _MOST_ACCENTED:
         return None, ""
     return text, matches[0].encoding.replace("_", "-")
-
-
-def _check_not_utf8(content: bytes, where: str) -> None:
-    """Raise a :class:`PipelineError` if most lines with letters beyond ASCII are UTF-8, and some are not."""
-    other = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if not line.isascii()]
-    bad = [number for number, line in other if _decoded(line, "utf-8") is None]
-    if 2 * len(bad) < len(other):
-        raise PipelineError(
-            f"{where}: line {bad[0]} is not UTF-8, but {len(other) - len(bad)} other lines with such letters are: save"
-            " the file as UTF-8 where it comes from"
-        )
 
 
 def _accented(text: str) -> float:

@@ -1,16 +1,10 @@
-"""Extra data: add another task's training rows to a target's, except texts that the target selects or scores on."""
-
-from collections.abc import Iterable
-from dataclasses import replace
+"""Extra data: another task's training rows with the labels of a target, to be added to the target's."""
 
 import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import as_labels
 from pipeline.data.cells import as_label
-from pipeline.data.overlap import overlapping_rows
-from pipeline.data.sample import stratified
-from pipeline.data.task_data import Added, TaskData
 from pipeline.data.tasks import Task
 from pipeline.data.tasks.extra import Extra
 from pipeline.system.errors import raise_all
@@ -43,59 +37,20 @@ def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> 
     return rows.assign(id=f"{source.name}:" + rows["id"], label=converted)
 
 
-def add_extra(
-    data: TaskData,
-    name: str,
-    rows: pd.DataFrame,
-    *,
-    dev: pd.DataFrame,
-    test: pd.DataFrame | None,
-    held_out: Iterable[pd.DataFrame] = (),
-    limit: int | None,
-    seed: int,
-) -> TaskData:
-    """Add ``rows`` of source ``name`` to the training rows of ``data``, except rows whose text is held out.
-
-    Rows that repeat a training row of the target are kept and counted: two people may have labelled a text.
-
-    ``dev`` and ``test`` are the target's complete splits, even if ``data`` has a sample of them; ``held_out`` has
-    those of other tasks. If more than ``limit`` rows remain, ``seed`` draws a stratified sample.
-    """
-    left_out = {"in_dev": 0, "in_test": 0, "in_other_dev": 0}
-    scored = [("in_dev", dev), ("in_test", test), *(("in_other_dev", other) for other in held_out)]
-    for place, texts in scored:
-        if texts is not None:
-            overlapping, _ = overlapping_rows(rows, texts)
-            left_out[place] += int(overlapping.sum())
-            rows = rows[~overlapping]
-    if limit is not None and limit < len(rows):
-        rows = rows.iloc[stratified(rows["label"], limit, seed)]
-    in_train = int(overlapping_rows(rows, data.train)[0].sum())
-    added = Added(rows=len(rows), in_train=in_train, **left_out)
-    train = pd.concat([data.train, rows[list(data.train.columns)]], ignore_index=True)
-    return replace(data, train=train, added={**data.added, name: added})
-
-
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:
     """Why the source's labels cannot be converted as ``extra`` asks."""
     if "labels" in (source.kind, target.kind):
         same = (source.kind, source.classes) == (target.kind, target.classes) and not extra.labels and not extra.scale
         return [] if same else ["rows with several labels need a source of the same classes, in the same order"]
     if extra.labels:
-        keys, known = (
-            {as_label(key) or key for key, _ in extra.labels},
-            {str(number) for number in range(source.outputs)},
-        )
-        if source.kind == "classes" and keys == known:
+        keys = {as_label(key) or key for key, _ in extra.labels}
+        if source.kind == "classes" and keys == {str(number) for number in range(source.outputs)}:
             return []
         return [f"labels: write one for each of its classes 0..{source.outputs - 1}; for scores write scale = [a, b]"]
     if extra.scale is not None:
-        are_scores = source.kind == target.kind == "score"
-        return (
-            []
-            if are_scores
-            else ["scale: is for scores of both tasks: for classes write labels = { 0 = ..., 1 = ... }"]
-        )
+        if source.kind == target.kind == "score":
+            return []
+        return ["scale: is for scores of both tasks: for classes write labels = { 0 = ..., 1 = ... }"]
     if (source.kind, source.classes, source.range) == (target.kind, target.classes, target.range):
         return []
     return [

@@ -8,10 +8,10 @@ import pandas as pd
 
 from pipeline.data.canonical import Unknown, canonical_rows, has_labels
 from pipeline.data.cells import is_blank
-from pipeline.data.sample import stratified
+from pipeline.data.split import stratified
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.task_data import DEV_SEED, TaskData
-from pipeline.data.tasks import Hub, Source, Split, Task, check_folder
+from pipeline.data.tasks import Hub, Split, Task, check_folder
 from pipeline.data.texts import name_among
 from pipeline.data.typed import as_pandas
 from pipeline.system.errors import PipelineError
@@ -48,8 +48,11 @@ def held_out_share(task: Task, data: Path | None) -> float | None:
     Raises:
         PipelineError: ``data`` has no folder of the task.
     """
-    source: Source = task.files if data is not None else _hub_of(task)
-    return None if source.dev_fraction is None or _has_dev(task, data) else source.dev_fraction
+    if data is None:
+        hub = _hub_of(task)
+        return None if "dev" in hub.splits else hub.dev_fraction
+    share = task.files.dev_fraction
+    return None if share is None or _files_of(task, data, task.files.dev)[1] else share
 
 
 def load_split(
@@ -148,10 +151,6 @@ def is_labelled(task: Task, table: pd.DataFrame) -> bool:
         return name_among(task.text[0], table.columns) is None  # a mistake, which is reported when the rows are read
     label = name_among(task.label, table.columns)
     return label is None or not table[label].map(is_blank).all()
-
-
-def _has_dev(task: Task, data: Path | None) -> bool:
-    return "dev" in _hub_of(task).splits if data is None else bool(_files_of(task, data, task.files.dev)[1])
 
 
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:

@@ -34,9 +34,10 @@ def text_key(text: str) -> str:
     return key or text
 
 
-def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+def row_keys(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """One key a row; a pair has the same key in either order."""
-    return list(_keys(rows))
+    keys = [map(text_key, rows[column]) for column in ("text_a", "text_b") if column in rows]
+    return (tuple(sorted(parts)) for parts in zip(*keys, strict=True))
 
 
 def row_hashes(rows: pd.DataFrame) -> np.ndarray:
@@ -44,21 +45,16 @@ def row_hashes(rows: pd.DataFrame) -> np.ndarray:
 
     Between a million rows and a million others, unequal keys share a hash with a probability of 1 in 18 million.
     """
-    hashes = (blake2b("\0".join(key).encode(), digest_size=8).digest() for key in _keys(rows))
+    hashes = (blake2b("\0".join(key).encode(), digest_size=8).digest() for key in row_keys(rows))
     return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), np.uint64, len(rows))
-
-
-def _keys(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    keys = [map(text_key, rows[column]) for column in ("text_a", "text_b") if column in rows]
-    return (tuple(sorted(parts)) for parts in zip(*keys, strict=True))
 
 
 def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Boolean masks over ``train`` and ``other``: the rows whose text is in both."""
-    other_keys = row_keys(other)
+    other_keys = list(row_keys(other))
     # Only the keys of `other` are kept: `train` may have millions of rows.
     numbers = {key: number for number, key in enumerate(set(other_keys))}
-    matches = np.fromiter((numbers.get(key, -1) for key in _keys(train)), np.int64, len(train))
+    matches = np.fromiter((numbers.get(key, -1) for key in row_keys(train)), np.int64, len(train))
     shared = set(matches.tolist())
     return matches >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
 
@@ -78,9 +74,9 @@ def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndar
     """
     first: dict[tuple[str, ...], int] = {}
     for position, rows in enumerate(parts):
-        for key in _keys(rows):
+        for key in row_keys(rows):
             first.setdefault(key, position)
-    return np.fromiter((first.get(key, -1) for key in _keys(train)), np.int64, len(train))
+    return np.fromiter((first.get(key, -1) for key in row_keys(train)), np.int64, len(train))
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ def find_repeats(splits: Mapping[str, pd.DataFrame]) -> Repeats:
     Near-duplicates differ in one word, which is added, left out or changed, among at least :data:`LEAST_WORDS`
     different ones. Case, order, punctuation and digits do not count.
     """
-    keys = {split: pd.Series(row_keys(rows), dtype=object) for split, rows in splits.items()}
+    keys = {split: pd.Series(list(row_keys(rows)), dtype=object) for split, rows in splits.items()}
     texts = pd.concat([rows.assign(key=keys[split]) for split, rows in splits.items()], ignore_index=True)
     texts = texts.drop_duplicates("key")
     train = set(keys["train"])

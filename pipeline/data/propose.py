@@ -10,31 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import parts_of, text_column
-from pipeline.data.cells import as_label, as_number, is_blank, is_object, listed
-from pipeline.data.columns import (
-    Columns,
-    find_columns,
-    flag_columns,
-    id_column,
-    mean_words,
-    meaning_of,
-)
+from pipeline.data import raw_labels
+from pipeline.data.canonical import text_column
+from pipeline.data.cells import as_label, as_number, is_blank, is_object, listed, parts_of
+from pipeline.data.columns import Columns, find_columns, flag_columns, id_column, mean_words, meaning_of
 from pipeline.data.delimited import is_unnamed
-from pipeline.data.labels import (
-    FEW,
-    MOST_CLASSES,
-    Meaning,
-    are_numbers,
-    check_classes,
-    class_names,
-    class_order,
-    did_you_mean,
-    kind_of,
-    oddly_written,
-    scores_of,
-    separator_in,
-)
 from pipeline.data.metric_names import Kind, Metric
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import count_words, is_broken, same_form
@@ -89,7 +69,7 @@ class Proposal:
     def counts(self) -> dict[str, int]:
         """Rows by class, the most frequent first; if all classes are numbers, in ascending order."""
         counts = Counter(self.rows["label"].explode().dropna()) if self.kind != "score" else Counter()
-        names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
+        names = self.classes if raw_labels.are_numbers(self.classes) else [name for name, _ in counts.most_common()]
         return {name: counts[name] for name in names}
 
     @property
@@ -140,7 +120,7 @@ def propose(
             f"{where_label} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or"
             " name another column with --label"
         )
-    several, found = _label_lists(named[columns.label], kind, separator)
+    several, found, remarks = _label_lists(named[columns.label], kind, separator)
     if several is not None and drop_labels:
         raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
     labels = _labels(named[columns.label]) if several is None else several
@@ -161,16 +141,16 @@ def propose(
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
     meaning = meaning_of(columns.label)
-    task_kind = "labels" if several is not None else kind or kind_of(rows["label"], where_label, meaning)
+    task_kind = "labels" if several is not None else kind or raw_labels.kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
     if task_kind == "score":
-        rows["label"] = scores_of(rows, where_label)
+        rows["label"] = raw_labels.scores_of(rows, where_label)
     else:
         one_by_one = rows.explode("label").dropna(subset=["label"])
         if task_kind == "labels":
             _check_labels(one_by_one["label"], where_label)
-        check_classes(one_by_one["label"], where_label, is_asked=(kind, task_kind) != (None, "classes"))
-        hints = tuple(did_you_mean(one_by_one))
+        raw_labels.check_classes(one_by_one["label"], where_label, is_asked=(kind, task_kind) != (None, "classes"))
+        hints = tuple(raw_labels.did_you_mean(one_by_one))
     keys, contradicting, is_stray = contradictions(rows, task_kind)
     kept = rows[~is_stray]
     lost = {} if task_kind == "score" else _lost(labels[~is_dropped].explode(), kept["label"].explode())
@@ -191,7 +171,7 @@ def propose(
         kind=task_kind,
         metric=metric_for(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(names, key=class_order)),
+        classes=tuple(sorted(names, key=raw_labels.class_order)),
         separator=joining,
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
@@ -204,7 +184,7 @@ def propose(
         remarks=(
             *_remarks_on_columns(table, nameless, columns, guessed=not text),
             *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None and several is None else ()),
-            *_remarks_on_several(several, found, kind, separator),
+            *remarks,
             *_remarks_on_no_labels(rows["label"].explode().dropna().map(as_label)),
         ),
     )
@@ -249,20 +229,31 @@ def _flagged(table: pd.DataFrame, where: str) -> pd.Series:
     return pd.Series(held, table.index, dtype=object)
 
 
-def _label_lists(column: pd.Series, kind: Kind | None, separator: str | None) -> tuple[pd.Series | None, str | None]:
-    """The labels of every row (n,), tuples of names, and the separator in their texts; None: one label a row.
+def _label_lists(
+    column: pd.Series, kind: Kind | None, separator: str | None
+) -> tuple[pd.Series | None, str | None, list[str]]:
+    """The labels of every row (n,), tuples of names, the separator in their texts, and remarks; None: one label a row.
 
     Without a ``kind`` rows have several labels if a cell holds a list of several, or joins labels of other cells.
     """
     are_lists = any(len(listed(value) or ()) > 1 for value in column)
-    names = pd.Series(class_names(column), dtype=object)
-    found = separator or (None if are_lists or oddly_written(names) else separator_in(names))
-    if kind is None and found == "," and are_numbers(names.str.split(",").explode()):  # a decimal comma, perhaps
-        found = None
+    names = pd.Series(raw_labels.class_names(column), dtype=object)
+    found = separator or (None if are_lists or raw_labels.oddly_written(names) else raw_labels.separator_in(names))
+    if kind is None and found == "," and raw_labels.are_numbers(names.str.split(",").explode()):
+        found = None  # a decimal comma, perhaps
     if kind not in (None, "labels") or (kind is None and not are_lists and found is None):
-        return None, None
+        return None, None, []
     parts = ([as_label(part) for part in parts_of(value, found or "|")] for value in column)
-    return pd.Series([tuple(dict.fromkeys(filter(None, own))) for own in parts], column.index, dtype=object), found
+    several = pd.Series([tuple(dict.fromkeys(filter(None, own))) for own in parts], column.index, dtype=object)
+    remarks = []
+    if kind is None and found is not None and separator is None:
+        remarks.append(
+            f"cells are read as several labels with {found!r} between them: --kind classes reads each as one class"
+        )
+    if none := int((several.map(len) == 0).sum()):
+        has, kept = ("rows have", "are kept") if none > 1 else ("row has", "is kept")
+        remarks.append(f"{none:,} {has} no label, and {kept} as such")
+    return several, found, remarks
 
 
 def _check_labels(labels: pd.Series, where: str) -> None:
@@ -270,19 +261,8 @@ def _check_labels(labels: pd.Series, where: str) -> None:
     names = {*labels}
     if len(names) < 2 or names <= {"0", "1"}:
         raise PipelineError(f"{where} has the labels {', '.join(sorted(names))} alone: write the names of two or more")
-    if len(names) > max(MOST_CLASSES, len(labels) / 2):
+    if len(names) > max(raw_labels.MOST_CLASSES, len(labels) / 2):
         raise PipelineError(f"{where} has {len(names):,} different labels, too many: name another column with --label")
-
-
-def _remarks_on_several(
-    several: pd.Series | None, found: str | None, kind: Kind | None, separator: str | None
-) -> Iterator[str]:
-    if several is None:
-        return
-    if kind is None and found is not None and separator is None:
-        yield f"cells are read as several labels with {found!r} between them: --kind classes reads each as one class"
-    if none := int((several.map(len) == 0).sum()):
-        yield f"{none:,} row{'s have' if none > 1 else ' has'} no label, and {'are' if none > 1 else 'is'} kept as such"
 
 
 def _labels(column: pd.Series) -> pd.Series:
@@ -386,7 +366,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
         yield remark
     words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
     # A few names of two words may be cities.
-    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
+    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= raw_labels.FEW)]
     if not guessed or len(columns.text) > 1 or not others:
         return
     (text,) = columns.text
@@ -398,7 +378,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     )
 
 
-def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: Meaning | None) -> Iterator[str]:
+def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: raw_labels.Meaning | None) -> Iterator[str]:
     """Numbers that may be meant as labels of the other ``kind``, if nobody named it."""
     numbers = np.array(sorted({as_number(label) for label in labels}))  # 07 and 7 are one score
     are_scores = kind == "score"

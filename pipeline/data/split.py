@@ -1,4 +1,4 @@
-"""Split labelled rows into train, dev and test, or cut them in two: one part selects, the other scores."""
+"""Divide labelled rows by texts and classes: into train, dev and test, in two, or into a sample and the rest."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from pipeline.data.label_sets import as_sets
+from pipeline.data.label_sets import are_sets, as_matrix, as_sets
 from pipeline.data.overlap import row_keys, text_key
-from pipeline.data.sample import positions_by, strata
 from pipeline.system.errors import PipelineError
 
 _HUB = 0.05
 """Pairs are grouped by either text, unless a group would then exceed this share of the rows."""
 _LOPSIDED = 0.5
 """A part of a cut has at least this share of its intended size."""
+_BINS = 5  # of scores
 
 
 def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str) -> list[np.ndarray]:
@@ -34,7 +34,13 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     Raises:
         PipelineError: a part of ``what`` would have a single label.
     """
-    groups, of_row = _groups(rows), strata(_numbered(rows["label"]))
+    labels = rows["label"]
+    if isinstance(labels.iloc[0], tuple):  # as label sets
+        names = sorted({name for own in labels for name in own})
+        labels = pd.Series(as_sets(np.array([[name in own for name in names] for own in labels])), dtype=object)
+    elif labels.dtype.kind not in "if":  # as numbers in alphabetical order
+        labels = pd.Series(np.unique(labels.to_numpy(str), return_inverse=True)[1])
+    groups, of_row = _groups(rows), strata(labels)
     parts = np.zeros(len(rows), dtype=int)
     for own in _by_stratum(rows, groups, of_row, seed).values():
         for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
@@ -52,16 +58,6 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     return positions_of
 
 
-def _numbered(labels: pd.Series) -> pd.Series:
-    """Names of classes as numbers in alphabetical order, and tuples of names as label sets."""
-    if labels.dtype.kind in "if":
-        return labels
-    if isinstance(labels.iloc[0], tuple):
-        names = sorted({name for own in labels for name in own})
-        return pd.Series(as_sets(np.array([[name in own for name in names] for own in labels])), dtype=object)
-    return pd.Series(np.unique(labels.to_numpy(str), return_inverse=True)[1])
-
-
 def split_added(rows: pd.DataFrame, shares: Sequence[float], seed: int) -> np.ndarray:
     """The part (n,) of ``rows`` that are added to a split whose parts have ``shares`` (P,), which add up to 1.
 
@@ -71,7 +67,7 @@ def split_added(rows: pd.DataFrame, shares: Sequence[float], seed: int) -> np.nd
     """
     parts, of_row = np.zeros(len(rows), dtype=int), strata(rows["label"])
     for own in _by_stratum(rows, _groups(rows), of_row, seed).values():
-        size, first = sum(map(len, own)), " ".join(row_keys(rows.iloc[own[0][:1]])[0])
+        size, first = sum(map(len, own)), " ".join(next(row_keys(rows.iloc[own[0][:1]])))
         offset = hashlib.sha256(f"{seed} {first}".encode()).digest()[0] / 256 + 1 / 512
         left = np.diff(np.floor(size * np.cumsum([0, *shares[:-1]]) + offset), append=size)
         for group in own:
@@ -84,7 +80,7 @@ def _by_stratum(
     rows: pd.DataFrame, groups: Sequence[np.ndarray], of_row: np.ndarray, seed: int
 ) -> dict[str | int, list[np.ndarray]]:
     """The groups of each stratum that most of their rows belong to, the largest first, else in an order by seed."""
-    keys, of_stratum = row_keys(rows), dict[str | int, list[np.ndarray]]()
+    keys, of_stratum = list(row_keys(rows)), dict[str | int, list[np.ndarray]]()
     names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
     for number in sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number])):
         values, counts = np.unique(of_row[groups[number]], return_counts=True)
@@ -100,38 +96,28 @@ def _groups(rows: pd.DataFrame) -> list[np.ndarray]:
     groups = text_groups(rows)
     if "text_b" not in rows or max(map(len, groups)) <= max(2, _HUB * len(rows)):
         return groups
-    return positions_by(pd.factorize(pd.Series(row_keys(rows), dtype=object))[0])
+    return _positions_by(pd.factorize(pd.Series(list(row_keys(rows)), dtype=object))[0])
 
 
 def _divided(sizes: Sequence[int], shares: Sequence[float]) -> list[int]:
     """The part for every group of a stratum, given their ``sizes``, the largest first."""
-    wanted = _targets(sum(sizes), min(len(sizes), len(shares)), shares)
-    left = list(wanted)
+    filled = range(min(len(sizes), len(shares)))  # these parts get at least a group
+    left: list[int] = _rounded(sum(sizes) * np.array(shares), sum(sizes)).tolist()
+    for part in filled:
+        if left[part] == 0:
+            left[max(range(len(shares)), key=lambda part: (left[part], part))] -= 1  # of equals, the last can spare
+            left[part] = 1
     parts = []
     for size in sizes:
         part = max(range(len(shares)), key=lambda part: (left[part], -part))
         parts.append(part)
         left[part] -= size
     # Large groups may have filled the first parts past their targets.
-    for part in range(min(len(sizes), len(shares))):
+    for part in filled:
         if part not in parts:
             last = max(number for number, other in enumerate(parts) if parts.count(other) > 1)
             parts[last] = part
     return parts
-
-
-def _targets(total: int, filled: int, shares: Sequence[float]) -> list[int]:
-    """``total`` divided by ``shares`` with largest remainders; the first ``filled`` parts have at least 1."""
-    exact = [total * share for share in shares]
-    wanted = [int(number) for number in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda part: (wanted[part] - exact[part], part))
-    for part in by_remainder[: total - sum(wanted)]:
-        wanted[part] += 1
-    for part in range(filled):
-        if wanted[part] == 0:
-            wanted[max(range(len(shares)), key=lambda part: (wanted[part], part))] -= 1  # of equals, the last can spare
-            wanted[part] = 1
-    return wanted
 
 
 def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
@@ -140,7 +126,7 @@ def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
     The order of the groups depends on the texts alone, not on the order of the rows.
     """
     of_row, of_text, known = _components(rows)
-    members = positions_by(of_row)
+    members = _positions_by(of_row)
     first = pd.Series(known).groupby(of_text).min()  # the first key by alphabet names a group
     return [members[number] for number in np.argsort(first.to_numpy(object), kind="stable")]
 
@@ -203,3 +189,51 @@ def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
             f" rows that share texts stay together (up to {most}): set another scoring for this task in scoring.tasks"
         )
     return chosen
+
+
+def strata(labels: pd.Series) -> np.ndarray:
+    """The stratum of every row (n,): its class, or the fifth of the scores that it falls in.
+
+    Of several labels it is the rarest, and -1 without any. The rarest class is thus divided exactly, as in the first
+    round of iterative stratification (Sechidis et al. 2011). Whole label sets would mostly occur once.
+    """
+    values = labels.to_numpy()
+    if are_sets(values):
+        held = as_matrix(values)
+        return np.where(held.any(axis=1), np.where(held, held.sum(axis=0), len(held) + 1).argmin(axis=1), -1)
+    if values.dtype.kind != "f":
+        return values
+    return np.digitize(values, np.quantile(values, np.arange(1, _BINS) / _BINS))
+
+
+def _positions_by(codes: np.ndarray) -> list[np.ndarray]:
+    """The positions of equal ``codes`` (n,), in ascending order; groups in the order of the codes."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def at_most(rows: pd.DataFrame, size: int) -> pd.DataFrame:
+    """``rows``, or if there are more than ``size``, a sample of ``size``, the same in every call."""
+    return rows if len(rows) <= size else rows.sample(size, random_state=0).reset_index(drop=True)
+
+
+def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
+    """``size`` row positions in file order, with every class (or fifth of the score range) in proportion.
+
+    Shares are rounded by largest remainder, so they add up to ``size`` exactly.
+    """
+    of_row = strata(labels)
+    names, counts = np.unique(of_row, return_counts=True)
+    take = _rounded(counts * size / counts.sum(), size)
+    generator = np.random.default_rng(seed)
+    chosen = [
+        generator.permutation(np.flatnonzero(of_row == name))[:count] for name, count in zip(names, take, strict=True)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def _rounded(numbers: np.ndarray, total: int) -> np.ndarray:
+    """``numbers`` (n,), which add up to ``total``, as whole numbers that do so, by largest remainder."""
+    whole = np.floor(numbers).astype(int)
+    whole[np.argsort(whole - numbers, kind="stable")[: total - whole.sum()]] += 1
+    return whole

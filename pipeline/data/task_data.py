@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,8 +12,7 @@ import pandas as pd
 
 from pipeline.data.canonical import fingerprint
 from pipeline.data.overlap import first_overlap, overlapping_rows
-from pipeline.data.sample import stratified
-from pipeline.data.split import cut
+from pipeline.data.split import cut, stratified
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 
@@ -105,10 +105,6 @@ class TaskData:
             )
         return replace(self, train=train, dropped={**self.dropped, **dropped})
 
-    def without_overlap(self, task: Task) -> TaskData:
-        """Drop the training rows of ``task`` whose text is in its validation or test rows; see :meth:`without`."""
-        return self.without({task.name: self.held_out})
-
     def sample(
         self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
     ) -> TaskData:
@@ -126,6 +122,28 @@ class TaskData:
         train, dev = part(self.train, limit, seed, "a limit of"), part(self.dev, dev_limit, DEV_SEED, "--dev-limit")
         test = None if self.test is None else part(self.test, test_limit, DEV_SEED, "--dev-limit")
         return replace(self, train=train, dev=dev, test=test, whole=self)
+
+    def adding(
+        self, source: str, rows: pd.DataFrame, scored: Sequence[tuple[str, pd.DataFrame]], limit: int | None, seed: int
+    ) -> TaskData:
+        """Add ``rows`` of extra data from ``source`` to the training rows, except rows whose text is scored.
+
+        Rows that repeat a training row are kept and counted: two people may have labelled a text.
+
+        Args:
+            scored: held-out rows, by the count of :class:`Added` for rows left out because of them. A row whose text
+                is in several counts for the first.
+            limit: if more rows remain, ``seed`` draws a stratified sample of as many.
+        """
+        first = first_overlap(rows, [texts for _, texts in scored])
+        left_out = Counter(scored[place][0] for place in first[first >= 0])
+        rows = rows[first < 0]
+        if limit is not None and limit < len(rows):
+            rows = rows.iloc[stratified(rows["label"], limit, seed)]
+        in_train = int(overlapping_rows(rows, self.train)[0].sum())
+        train = pd.concat([self.train, rows[list(self.train.columns)]], ignore_index=True)
+        added = Added(rows=len(rows), in_train=in_train, **left_out)
+        return replace(self, train=train, added={**self.added, source: added})
 
     def permuted(self, seed: int) -> TaskData:
         """The same rows with the training labels shuffled, so that only class frequencies can be learned.

@@ -230,9 +230,11 @@ def _tokenise(
         if siamese:
             second = encode(texts[1])
             sequences["b"], is_cut = second["input_ids"], is_cut | _are_cut(second, max_length)
-        if with_tail:
+        if with_tail:  # a text has a special token at either end in all supported families
+            head = head_tokens(max_length)
             sequences = {
-                name: [_head_and_tail(one, max_length) for one in values] for name, values in sequences.items()
+                name: [ids if len(ids) <= max_length else ids[:head] + ids[head - max_length :] for ids in values]
+                for name, values in sequences.items()
             }
         kinds = {name: pa.list_(pa.int8() if name == "types_a" else pa.int32()) for name in sequences}
         arrays = {name: pa.array(values, type=kinds[name]) for name, values in sequences.items()}
@@ -258,14 +260,6 @@ def _are_cut(inputs: BatchEncoding, max_length: int) -> np.ndarray:
 def head_tokens(max_length: int) -> int:
     """How many of ``max_length`` tokens ``head-and-tail`` takes from the beginning, with the first special one."""
     return 1 + round((max_length - 2) * _HEAD_SHARE)
-
-
-def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
-    """First and last tokens of a text with a special token at either end, as in all supported families."""
-    if len(ids) <= max_length:
-        return ids
-    head = head_tokens(max_length)
-    return ids[:head] + ids[len(ids) - (max_length - head) :]
 
 
 def _read_cached(file: Path) -> pa.Table | None:

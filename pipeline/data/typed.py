@@ -66,15 +66,14 @@ def _frame(value: Any) -> pd.DataFrame:
 
 def _lines(table: pd.DataFrame) -> list[str]:
     """A JSON object a row. (``to_json`` of pandas keeps ten decimals of a float.)"""
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [json.dumps(row, ensure_ascii=False, default=_as_json) for row in rows]
-
-
-def _as_json(value: Any) -> Any:
-    """Arrays as lists, and times and decimals as text: JSON has no type for what a parquet file may hold."""
     import numpy as np
 
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    def default(value: Any) -> Any:
+        # JSON has no type for what a parquet file may hold: arrays become lists, and times and decimals texts.
+        return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [json.dumps(row, ensure_ascii=False, default=default) for row in rows]
 
 
 def write_json_lines(table: pd.DataFrame, sink: BinaryIO) -> None:
@@ -151,7 +150,13 @@ def read_xlsx(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame
             )
     cells = [[_value(cell) for cell in row] for row in sheet.iter_rows()]
     header = next(number for number, row in enumerate(cells) if any(value is not None for value in row))
-    filled = _fill_merged(sheet, cells, header)
+    filled = 0  # cells below the header that are merged with one above them in their column: they get its value
+    for area in sheet.merged_cells.ranges:
+        column, first = area.min_col - 1, area.min_row - 1
+        if first > header and cells[first][column] is not None:
+            for row in range(first + 1, area.max_row):
+                cells[row][column] = cells[first][column]
+                filled += 1
     while all(value is None for value in cells[-1]):
         del cells[-1]
     width = max(place + 1 for row in cells for place, value in enumerate(row) if value is not None)
@@ -185,18 +190,6 @@ def _value(cell: Any) -> Any:
     if isinstance(value, datetime) and value.time() == time():
         return value.date()
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _fill_merged(sheet: Worksheet, cells: list[list[Any]], header: int) -> int:
-    """Give each cell below the header that is merged with one above it in its column its value; return how many."""
-    filled = 0
-    for area in sheet.merged_cells.ranges:
-        column, first = area.min_col - 1, area.min_row - 1
-        if first > header and cells[first][column] is not None:
-            for row in range(first + 1, area.max_row):
-                cells[row][column] = cells[first][column]
-                filled += 1
-    return filled
 
 
 def write_xlsx(table: pd.DataFrame, sink: BinaryIO, *, title: str = "table") -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from pipeline.data.sample import at_most
+from pipeline.data.split import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
-from pipeline.data.sample import at_most
+from pipeline.data.split import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.extra import add_extra, extra_rows
+from pipeline.data.extra import extra_rows
 from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_test_texts
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
@@ -137,19 +137,13 @@ class Splits:
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
         data, test = self.of(task, limit, seed), read_test_texts(task, self.folder_of(task))
-        others = [self.held_out_rows(other) for other in self._held_out_but(task)]
+        scored = [("in_dev", self._read(task).held_out), ("in_dev", data.dev)]
+        scored += [("in_test", test)] if test is not None else []
+        scored += [("in_other_dev", self.held_out_rows(other)) for other in self._held_out_but(task)]
         for each in extra:
             source = self.task(each.task)
-            data = add_extra(
-                data,
-                source.name,
-                extra_rows(source, self._read(source).train, task, each),
-                dev=pd.concat([self._read(task).held_out, data.dev]),
-                test=test,
-                held_out=others,
-                limit=limit,
-                seed=seed,
-            )
+            rows = extra_rows(source, self._read(source).train, task, each)
+            data = data.adding(source.name, rows, scored, limit, seed)
         return data
 
     def _held_out_but(self, task: Task) -> list[Task]:
@@ -163,7 +157,7 @@ class Splits:
     def _divided(self, task: Task) -> TaskData:
         rows = self.published(task)
         if self.drop_overlap:
-            rows = rows.without_overlap(task)
+            rows = rows.without({task.name: rows.held_out})
         if self.scored_on(task) == "held-out":
             return rows.holding_out(task, self.scoring.size, self.scoring.seed)
         return rows

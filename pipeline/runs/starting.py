@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.data.sample import at_most
+from pipeline.data.split import at_most
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import Artifact
 from pipeline.runs.build import same_head

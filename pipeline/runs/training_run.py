@@ -9,7 +9,7 @@ import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.prediction import Prediction
-from pipeline.data.sample import at_most
+from pipeline.data.split import at_most
 from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of

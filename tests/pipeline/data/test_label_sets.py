@@ -11,8 +11,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.extra import extra_rows
 from pipeline.data.label_sets import are_sets, as_matrix, as_sets, names_in
 from pipeline.data.load import has_labelled_test
-from pipeline.data.sample import strata, stratified
-from pipeline.data.split import cut, split_rows
+from pipeline.data.split import cut, split_rows, strata, stratified
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import Task
 from pipeline.data.tasks.extra import Extra

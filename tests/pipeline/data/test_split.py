@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.data.overlap import text_key
-from pipeline.data.sample import at_most, stratified
-from pipeline.data.split import cut, split_rows, text_groups
+from pipeline.data.split import at_most, cut, split_rows, stratified, text_groups
 from pipeline.system.errors import PipelineError
 
 SHARES = [0.8, 0.1, 0.1]
