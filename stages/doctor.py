@@ -24,8 +24,7 @@ from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, few
 from pipeline.system.process import cores
 from pipeline.system.version import VERSION
-from pipeline.training.devices import hardware, on_gpu, resolve_precision
-from pipeline.training.memory import free_bytes, free_host_bytes
+from pipeline.training.devices import free_bytes, free_host_bytes, hardware, on_gpu, resolve_precision
 from stages.runs import Runs
 
 State = Literal["ok", "note", "problem"]

@@ -17,7 +17,6 @@ from pipeline.data.split import group_numbers
 from pipeline.data.tables import Table, check_columns, name_of, read_input, suffix_of, write_table
 from pipeline.data.tasks import Metric, Task
 from pipeline.data.tokens import Cut
-from pipeline.methods.parallel import takes_parallel
 from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
@@ -33,8 +32,7 @@ from pipeline.stats.metrics import METRICS, ClassScore, class_scores, confusion,
 from pipeline.stats.paired import score_interval
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, make_all
-from pipeline.training.devices import make_accelerator, resolve_precision
-from pipeline.training.memory import full_memory_explained
+from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
 from pipeline.training.process_group import on_main_process
 from stages.baselines import Baseline, baselines, beside, fitting_rows
 
@@ -265,7 +263,8 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
         else:
             model = None
             bottleneck = trained.manifest.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS
-            may_share = bottleneck and not recipe.bottleneck.train_layernorm and takes_parallel(target.workspace.family)
+            may_share = bottleneck and not recipe.bottleneck.train_layernorm
+            may_share &= target.workspace.family != "modernbert"  # there AdapterHub has no parallel adapters
         shared = canonical_json({key: recipe.flat()[key] for key in _SHARED})
         inputs = target.task.text, shared, target.workspace.backbone_name
         passes.setdefault((model, inputs) if may_share else (target.run, target.task.name), []).append(target)

@@ -29,11 +29,9 @@ from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text, reading
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
-from pipeline.training.devices import make_accelerator, resolve_precision
+from pipeline.training.devices import SMALLER_STEPS, full_memory_explained, make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
-from pipeline.training.memory import SMALLER_STEPS, full_memory_explained
-from pipeline.training.process_group import on_main_process
-from pipeline.training.sharding import check_sharding
+from pipeline.training.process_group import check_sharding, on_main_process
 from pipeline.training.tracking import tracking
 
 RESULT = "pretraining.json"

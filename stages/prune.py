@@ -24,8 +24,7 @@ from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.calibration import fit_temperature
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import make_accelerator
-from pipeline.training.memory import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import make_accelerator, peak_memory_mb, reset_peak_memory
 from pipeline.training.process_group import process_count
 
 

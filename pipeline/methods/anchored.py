@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -23,7 +22,7 @@ from adapters.methods.modeling import BertFusion
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
+from pipeline.methods.fusion_method import FusionLayer, FusionMethod, fused_sites
 from pipeline.methods.saved import SavedModules, too_wide
 from pipeline.methods.standard import FUSION_FILE
 from pipeline.settings.recipe import Recipe
@@ -31,7 +30,7 @@ from pipeline.settings.recipe import Recipe
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
-class Anchored(SiteFusion):
+class Anchored(FusionMethod):
     """Anchored fusion; also saved as a standard fusion for stock AdapterHub if an equivalent one exists."""
 
     file = ANCHORED_FILE
@@ -45,8 +44,21 @@ class Anchored(SiteFusion):
         anchor_fusion(backbone, members, recipe.anchor.rank, {} if anchor is None else {anchor: recipe.anchor.score})
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
+        """Write AdapterHub's format too, if :func:`as_stock` finds weights for all sites."""
         super().save(backbone, members, saved)
-        save_as_stock(backbone, members, saved.folder)
+        name, sites = Fuse(*members).name, fused_sites(backbone, members)
+        stock = [as_stock(fusion, [site.adapters[member] for member in members]) for site, fusion in sites]
+        if any(weights is None for weights in stock):
+            return
+        try:
+            for (site, fusion), weights in zip(sites, stock, strict=True):
+                layer = BertFusion(fusion.config, backbone.config.hidden_size, fusion.dropout.p)
+                layer.load_state_dict(weights)
+                site.adapter_fusion_layer[name] = layer
+            backbone.save_adapter_fusion(str(saved.folder), Fuse(*members), use_safetensors=True)
+        finally:
+            for site, fusion in sites:
+                site.adapter_fusion_layer[name] = fusion
 
     def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
         if FUSION_FILE in files:
@@ -108,23 +120,6 @@ def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, 
     for site, stock in fused_sites(backbone, sources):
         fresh = AnchoredFusion(stock.config, width, rank, start, stock.dropout.p)
         site.adapter_fusion_layer[Fuse(*sources).name] = fresh.to(stock.query.weight.device).train(stock.training)
-
-
-def save_as_stock(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
-    """Write the fusion in AdapterHub's format too, if :func:`as_stock` finds weights for all sites."""
-    name, sites = Fuse(*sources).name, fused_sites(backbone, sources)
-    stock = [as_stock(fusion, [site.adapters[source] for source in sources]) for site, fusion in sites]
-    if any(weights is None for weights in stock):
-        return
-    try:
-        for (site, fusion), weights in zip(sites, stock, strict=True):
-            layer = BertFusion(fusion.config, backbone.config.hidden_size, fusion.dropout.p)
-            layer.load_state_dict(weights)
-            site.adapter_fusion_layer[name] = layer
-        backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
-    finally:
-        for site, fusion in sites:
-            site.adapter_fusion_layer[name] = fusion
 
 
 @torch.no_grad()

@@ -1,8 +1,7 @@
 """The attention of a trained fusion over its adapters, averaged over the tokens of a split, site by site."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,20 @@ from transformers import PreTrainedModel
 _PLACES = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
 
 
-@dataclass(frozen=True)
-class SiteAttention:
-    """``total`` (N,): the softmax over N adapters, summed over ``tokens`` tokens, at one site of a layer."""
-
-    layer: int
-    place: str  # "attention" or "ffn": the sub-layer that the site follows
-    total: np.ndarray
-    tokens: int
+Site = tuple[int, str]
+"""A layer, and "attention" or "ffn": the sub-layer that the site follows."""
 
 
 @torch.inference_mode()
 def site_attention(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
-) -> list[SiteAttention]:
-    """The attention at every site of the active fusion, from the bottom up, over the tokens of ``batches``.
+) -> dict[Site, tuple[np.ndarray, int]]:
+    """The softmax at every site of the active fusion, from the bottom up, summed over tokens (N,), and their number.
 
     Padding is ignored. The backbone must be in fp32: AdapterHub returns numpy arrays, which have no bf16.
     """
-    totals: dict[tuple[int, str], Any] = defaultdict(float)
-    tokens: dict[tuple[int, str], int] = defaultdict(int)
+    totals: dict[Site, Any] = defaultdict(float)
+    tokens: dict[Site, int] = defaultdict(int)
     for inputs in batches:
         mask = inputs["attention_mask"].bool().cpu().numpy()
         for site, attention in _attention_by_site(backbone, sources, inputs).items():
@@ -42,12 +35,12 @@ def site_attention(
             seen = attention[mask[:, : attention.shape[1]]]
             totals[site] += seen.sum(axis=0, dtype=np.float64)
             tokens[site] += len(seen)
-    return [SiteAttention(*site, totals[site], tokens[site]) for site in sorted(totals)]
+    return {site: (totals[site], tokens[site]) for site in sorted(totals)}
 
 
 def _attention_by_site(
     backbone: PreTrainedModel, sources: Sequence[str], inputs: dict[str, Tensor]
-) -> dict[tuple[int, str], np.ndarray]:
+) -> dict[Site, np.ndarray]:
     """The softmax (B, T, N) of the active fusion at each site, by layer and place."""
     outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
     layers = outputs.adapter_fusion_attentions[Fuse(*sources).name]
@@ -76,12 +69,12 @@ def token_attention(
     return pd.DataFrame(rows, columns=["position", "token", "layer", "site", "adapter", "share"])
 
 
-def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> pd.DataFrame:
+def attention_table(sites: Mapping[Site, tuple[np.ndarray, int]], sources: Sequence[str]) -> pd.DataFrame:
     """Columns ``layer``, ``site``, ``adapter``, ``weight``: the mean over tokens, which adds up to one per site."""
     rows = [
-        (site.layer, site.place, name, weight)
-        for site in sites
-        for name, weight in zip(sources, (site.total / site.tokens).tolist(), strict=True)
+        (layer, place, name, weight)
+        for (layer, place), (total, tokens) in sites.items()
+        for name, weight in zip(sources, (total / tokens).tolist(), strict=True)
     ]
     return pd.DataFrame(rows, columns=["layer", "site", "adapter", "weight"])
 
@@ -90,7 +83,5 @@ def source_shares(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> dict[str, float]:
     """The attention to each source, averaged over tokens and sites; the shares add up to one."""
-    sites = site_attention(backbone, sources, batches)
-    total = sum((site.total for site in sites), np.zeros(len(sources)))
-    tokens = sum(site.tokens for site in sites)
-    return dict(zip(sources, (total / tokens).tolist(), strict=True))
+    totals, tokens = zip(*site_attention(backbone, sources, batches).values(), strict=True)
+    return dict(zip(sources, (sum(totals, np.zeros(len(sources))) / sum(tokens)).tolist(), strict=True))

@@ -34,10 +34,6 @@ class AdapterBank:
         """N m."""
         return self.size * self.bottleneck
 
-    def holds(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether ``parameters`` D_1, b_1, U_1, c_1, D_2, ... are still stored here, neither replaced nor moved."""
-        return [parameter.data_ptr() for parameter in parameters] == [home.data_ptr() for home in self.homes]
-
 
 def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
     """AdapterHub's bottleneck and fusion sites, from the bottom up."""
@@ -63,7 +59,9 @@ class BankedSite:
         if not fits_bank(adapters):
             return None
         self._parameters = [parameter for adapter in adapters for parameter in _parameters(adapter)]
-        if self._bank is None or not self._bank.holds(self._parameters):
+        # A parameter may have been replaced or moved, and is then no longer stored in the bank.
+        stored = [] if self._bank is None else [home.data_ptr() for home in self._bank.homes]
+        if [parameter.data_ptr() for parameter in self._parameters] != stored:
             self._bank = join(adapters)
         return self._bank
 

@@ -46,45 +46,36 @@ class FusionSite(BankedSite):
         if torch.is_grad_enabled():
             # A training step may follow and change weights, on any path, and fused optimisers do not bump versions.
             self._folded = None
-        site, fusions = self._site, self._site.adapter_fusion_layer
-        if setup.name in fusions and isinstance(fusions[setup.name], GatedFusion):
-            return self._gated(fusions[setup.name], setup, state, lvl)
+        site, fusions, context = self._site, self._site.adapter_fusion_layer, ForwardContext.get_context()
         config, _ = site.adapters_config.get_fusion(setup.name)
-        is_full = config["query"] and config["key"] and config["value"]
-        is_other = config["residual_before"] or config["temperature"]
-        if not is_full or is_other or self._join(setup.children) is None:
+        shows = context is not None and context.output_adapter_fusion_attentions
+        is_gated = setup.name in fusions and isinstance(fusions[setup.name], GatedFusion)
+        if is_gated:
+            # The frozen sources as one bank, plus the target's adapter, which may train.
+            is_stock, names = shows, [setup.children[n] for n in fusions[setup.name].gated]
+        else:
+            is_full = config["query"] and config["key"] and config["value"]
+            is_stock, names = not is_full or config["residual_before"] or config["temperature"], setup.children
+        bank = None if is_stock else self._join(names)
+        if bank is None:
             return self._stock(setup, state, lvl)
-        last = site.adapters[setup.last()]
+        fusion, last = fusions[setup.name], site.adapters[setup.last()]
         hidden, query, residual = last.pre_forward(
             state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
         )
-        fused, attention = self._fuse(fusions[setup.name], hidden, query)
-        context = ForwardContext.get_context()
-        if context is not None and context.output_adapter_fusion_attentions:
-            site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())
+        if is_gated:
+            fused = fusion.mixed(bank, hidden, query)
+            if fusion.own is not None:
+                adapter = site.adapters[setup.children[fusion.own]]
+                fused = fused + adapter.adapter_up(adapter.adapter_down(hidden))
+        else:
+            fused, attention = self._fuse(fusion, bank, hidden, query)
+            if shows:
+                site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())
         return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
 
-    def _gated(self, fusion: GatedFusion, setup: Fuse, state: BottleneckState, lvl: int) -> BottleneckState:
-        """A gated fusion: the frozen sources as one bank, plus the target's adapter, which may train."""
-        site, context = self._site, ForwardContext.get_context()
-        bank = self._join([setup.children[n] for n in fusion.gated])
-        if bank is None or (context is not None and context.output_adapter_fusion_attentions):
-            return self._stock(setup, state, lvl)
-        config, _ = site.adapters_config.get_fusion(setup.name)
-        last = site.adapters[setup.last()]
-        hidden, query, residual = last.pre_forward(
-            state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
-        )
-        fused = fusion.mixed(bank, hidden, query)
-        if fusion.own is not None:
-            adapter = site.adapters[setup.children[fusion.own]]
-            fused = fused + adapter.adapter_up(adapter.adapter_down(hidden))
-        return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
-
-    def _fuse(self, fusion: Any, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    def _fuse(self, fusion: Any, bank: AdapterBank, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
         """``sum_n s_n V z_n`` (B, T, d) and ``s`` (B, T, N)."""
-        bank = self._bank
-        assert bank is not None
         tokens = hidden.numel() // hidden.shape[-1]
         weights = self._projections(fusion, bank, tokens)
         inner = F.linear(hidden, bank.down, bank.bias)  # (B, T, N m)
@@ -218,8 +209,8 @@ class _Mix(torch.autograd.Function):
         units = inner.shape[-1]
         mix = torch.empty_like(cross)
         attention = torch.empty((*inner.shape[:-1], size), dtype=_precise(inner.dtype), device=inner.device)
-        parts = _flat(inner, cross, shift, factor, mix, attention)
-        for inner_, cross_, shift_, factor_, mix_, attention_ in _blocks(parts, units):
+        parts = (inner, cross, shift, factor, mix, attention)
+        for inner_, cross_, shift_, factor_, mix_, attention_ in _blocks(*parts):
             active = activation(inner_)
             by_adapter = active.unflatten(-1, (size, -1))  # (t, N, m)
             scores = (by_adapter * cross_[:, :units].unflatten(-1, (size, -1))).sum(-1, dtype=attention.dtype)
@@ -245,10 +236,8 @@ class _Mix(torch.autograd.Function):
         units, size = inner.shape[-1], attention.shape[-1]
         grad_inner, grad_cross = torch.empty_like(inner), torch.empty_like(cross)
         grad_shift = attention.new_empty((*attention.shape[:-1], 1)) if ctx.has_shift else None
-        parts = _flat(inner, cross, factor, attention, grad_mix.contiguous(), grad_inner, grad_cross, grad_shift)
-        for inner_, cross_, factor_, attention_, grad_mix_, grad_inner_, grad_cross_, grad_shift_ in _blocks(
-            parts, units
-        ):
+        parts = (inner, cross, factor, attention, grad_mix.contiguous(), grad_inner, grad_cross, grad_shift)
+        for inner_, cross_, factor_, attention_, grad_mix_, grad_inner_, grad_cross_, grad_shift_ in _blocks(*parts):
             with torch.enable_grad():
                 source = inner_.detach().requires_grad_()
                 activated = ctx.activation(source)
@@ -272,16 +261,12 @@ class _Mix(torch.autograd.Function):
         return grad_inner, grad_cross, grad_shift, None, None, None
 
 
-def _flat(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Views (B T, k) of tensors (B, T, k); outputs are written through them."""
-    return [None if tensor is None else tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
-
-
-def _blocks(parts: list[Tensor | None], units: int) -> Iterator[list[Any]]:
-    first = parts[0]
-    assert first is not None
-    step = len(first) if first.is_cuda else max(1, _CACHED // units)
-    for start in range(0, len(first), step):
+def _blocks(inner: Tensor, *others: Tensor | None) -> Iterator[list[Any]]:
+    """Blocks of tokens (t, k) of tensors (B, T, k), as views: outputs are written through them."""
+    parts = [None if part is None else part.view(-1, part.shape[-1]) for part in (inner, *others)]
+    tokens = inner.numel() // inner.shape[-1]
+    step = tokens if inner.is_cuda else max(1, _CACHED // inner.shape[-1])
+    for start in range(0, tokens, step):
         yield [None if part is None else part[start : start + step] for part in parts]
 
 

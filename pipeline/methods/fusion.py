@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fused_sites import FusionLayer, fused_sites
-from pipeline.methods.fusion_method import FusionMethod
+from pipeline.methods.fusion_method import FusionLayer, FusionMethod, fused_sites
 from pipeline.methods.houlsby import BOTTLENECK, load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.layout import kept_indices

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
-from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
+from pipeline.methods.fusion_method import FusionLayer, FusionMethod, fused_sites
 from pipeline.methods.saved import too_wide
 from pipeline.settings.parts import Gate
 from pipeline.settings.recipe import Recipe
@@ -38,7 +38,7 @@ from pipeline.system.errors import PipelineError
 GATED_FILE = "gated_fusion.safetensors"
 
 
-class Gated(SiteFusion):
+class Gated(FusionMethod):
     file = GATED_FILE
 
     def misfit(self, recipe: Recipe, width: int) -> str:
@@ -73,30 +73,28 @@ class Gated(SiteFusion):
     def stock_lacks(self, recipe: Recipe, files: Collection[str]) -> str:
         return "AdapterHub has no fusion with a gate for each token" if recipe.gated.gate == "token" else ""
 
+    @torch.no_grad()
     def as_adapters(self, backbone: PreTrainedModel, members: Sequence[str]) -> list[dict[str, Tensor]]:
-        return [_joined(site.adapters, fusion, members) for site, fusion in fused_sites(backbone, members)]
+        # ``sum_n g_n (U_n f(D_n x + b_n) + c_n)`` is one adapter: the rows of all D_n, and the columns of all g_n U_n.
+        joined = []
+        for site, fusion in fused_sites(backbone, members):
+            adapters = [site.adapters[name] for name in members]
+            # The columns of U_n, then c_n.
+            ups = [torch.cat([each.adapter_up.weight, each.adapter_up.bias.unsqueeze(-1)], dim=1) for each in adapters]
+            for number, gate in zip(fusion.gated, fusion.fixed_gates(len(ups[0])), strict=True):
+                ups[number] = gate @ ups[number]
+            joined.append(
+                {
+                    "down.weight": torch.cat([each.adapter_down[0].weight for each in adapters]),
+                    "down.bias": torch.cat([each.adapter_down[0].bias for each in adapters]),
+                    "up.weight": torch.cat([up[:, :-1] for up in ups], dim=1),
+                    "up.bias": torch.stack([up[:, -1] for up in ups]).sum(dim=0),
+                }
+            )
+        return joined
 
 
 FORM = Gated()
-
-
-@torch.no_grad()
-def _joined(modules: Any, fusion: GatedFusion, members: Sequence[str]) -> dict[str, Tensor]:
-    """The bottleneck that computes the same as a fusion with fixed gates at one site.
-
-    ``sum_n g_n (U_n f(D_n x + b_n) + c_n)`` is an adapter with the rows of all D_n and the columns of all g_n U_n.
-    """
-    adapters = [modules[name] for name in members]
-    # The columns of U_n, then c_n.
-    ups = [torch.cat([adapter.adapter_up.weight, adapter.adapter_up.bias.unsqueeze(-1)], dim=1) for adapter in adapters]
-    for number, gate in zip(fusion.gated, fusion.fixed_gates(len(ups[0])), strict=True):
-        ups[number] = gate @ ups[number]
-    return {
-        "down.weight": torch.cat([adapter.adapter_down[0].weight for adapter in adapters]),
-        "down.bias": torch.cat([adapter.adapter_down[0].bias for adapter in adapters]),
-        "up.weight": torch.cat([up[:, :-1] for up in ups], dim=1),
-        "up.bias": torch.stack([up[:, -1] for up in ups]).sum(dim=0),
-    }
 
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
@@ -179,17 +177,14 @@ class GatedFusion(FusionLayer):
             padding = gates.new_zeros(len(up) - bank.units - bank.size, gates.shape[-1])
             up = up * torch.cat([*rows, padding])
             if self.matrix is not None:
-                up = up + self._turned_rows(bank)
+                # Each row of ``up`` times its matrix: computed once per step, not once per token.
+                units, shifts, rest = bank.up.split([bank.units, bank.size, len(padding)])
+                with torch.autocast(units.device.type, enabled=False):  # rounded once, when it is used
+                    turned = self._turned(torch.cat([units.unflatten(0, (bank.size, -1)), shifts.unsqueeze(1)], dim=1))
+                up = up + torch.cat([turned[:, :-1].flatten(0, 1), turned[:, -1], rest])
             gates = active.new_ones(*active.shape[:-1], 1)
         padded = nn.functional.pad(gates.squeeze(-1), (0, len(up) - bank.units - bank.size))
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
-
-    def _turned_rows(self, bank: AdapterBank) -> Tensor:
-        """Each row of ``bank.up`` times its matrix: computed once per step, not once per token."""
-        units, shifts, padding = bank.up.split([bank.units, bank.size, len(bank.up) - bank.units - bank.size])
-        with torch.autocast(units.device.type, enabled=False):  # rounded once, when it is used
-            turned = self._turned(torch.cat([units.unflatten(0, (bank.size, -1)), shifts.unsqueeze(1)], dim=1))
-        return torch.cat([turned[:, :-1].flatten(0, 1), turned[:, -1], padding])
 
     def over(self, kept: Sequence[int]) -> Self:
         part = copy.deepcopy(self)

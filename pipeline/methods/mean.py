@@ -13,7 +13,7 @@ from typing import Self
 from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
-from pipeline.methods.fused_sites import fused_sites
+from pipeline.methods.fusion_method import fused_sites
 from pipeline.methods.gated import Gated, GatedFusion
 from pipeline.settings.recipe import Recipe
 

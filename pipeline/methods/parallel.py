@@ -14,18 +14,12 @@ import torch
 from adapters.composition import Parallel
 from adapters.context import ForwardContext
 from adapters.methods.bottleneck import BottleneckState
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.methods.bank import AdapterBank, BankedSite, sites_of
+from pipeline.methods.bank import BankedSite, sites_of
 
 # Where the residual is taken and whether the LayerNorm comes first: AdapterHub reads these from one adapter for all.
 _ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adapter_residual_before_ln")
-
-
-def takes_parallel(family: str) -> bool:
-    """Whether AdapterHub can run adapters in parallel in a backbone of this model type."""
-    return family != "modernbert"
 
 
 def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
@@ -71,16 +65,10 @@ class ParallelSite(BankedSite):
             context.adapters_parallelized = True
             state = site.repeat(state, bank.size)
         state = site.pre_block(setup, state)
-        hidden = apply_bank(bank, state.hidden_states) + state.adapter_residual
+        n, m, d = bank.size, bank.bottleneck, state.hidden_states.shape[-1]
+        down = bank.down.view(n, m, d).transpose(1, 2)
+        up, shift = bank.up[: n * m].view(n, m, d), bank.up[n * m : n * m + n].unsqueeze(1)
+        streams = state.hidden_states.reshape(n, -1, d)  # (N, B T, d)
+        inner = bank.activation(torch.baddbmm(bank.bias.view(n, 1, m), streams, down))  # (N, B T, m)
+        hidden = torch.baddbmm(shift, inner, up).view_as(state.hidden_states) + state.adapter_residual
         return state._replace(hidden_states=hidden, last=setup.last())
-
-
-def apply_bank(bank: AdapterBank, hidden: Tensor) -> Tensor:
-    """``z_n = U_n f(D_n x_n + b_n) + c_n`` of each stream: (N B, T, d) to (N B, T, d), without the residual."""
-    n, m, d = bank.size, bank.bottleneck, hidden.shape[-1]
-    down = bank.down.view(n, m, d).transpose(1, 2)
-    up = bank.up[: n * m].view(n, m, d)
-    shift = bank.up[n * m : n * m + n].unsqueeze(1)
-    streams = hidden.reshape(n, -1, d)  # (N, B T, d)
-    inner = bank.activation(torch.baddbmm(bank.bias.view(n, 1, m), streams, down))  # (N, B T, m)
-    return torch.baddbmm(shift, inner, up).view_as(hidden)

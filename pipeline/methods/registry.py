@@ -1,8 +1,6 @@
 """The adapter methods by kind; add the adapter that a recipe describes to a backbone, or load it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar, Protocol
 
 from transformers import PreTrainedModel
 
@@ -14,45 +12,14 @@ from pipeline.methods.lora import LORA
 from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
-from pipeline.methods.saved import SavedModules
+from pipeline.methods.saved import SavedModules, SiteAdapter, StockAdapter
 from pipeline.methods.unipelt import UNIPELT
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import AdapterKind
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
-
-class AdapterMethod(Protocol):
-    """How a kind of adapter is added to a backbone, saved and loaded.
-
-    All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, are in
-    ``pipeline.settings.parts``.
-    """
-
-    stock_lacks: ClassVar[str]
-    """What stock AdapterHub lacks to compute the same from the saved files; empty: nothing."""
-
-    def misfit(self, recipe: Recipe, width: int, /) -> str:
-        """Why the recipe's adapter does not fit a backbone of this width; empty if it does."""
-
-    def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
-        """Add a fresh adapter for each of ``tasks`` to all layers of ``backbone`` except the dropped ones.
-
-        Raises a :class:`PipelineError` if the recipe is a :meth:`misfit`.
-        """
-
-    def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
-        """Write the adapter of ``task`` into ``folder``, which is created with its parents if missing."""
-
-    def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
-        """Load a saved adapter without its part in ``drop_layers``.
-
-        Raises a :class:`PipelineError` if a file is missing, damaged or does not fit the recipe, or if the recipe is a
-        :meth:`misfit`.
-        """
-
-
-METHODS: dict[AdapterKind, AdapterMethod] = {
+METHODS: dict[AdapterKind, StockAdapter | SiteAdapter] = {
     "houlsby": BOTTLENECK,
     "pfeiffer": BOTTLENECK,
     "pal": PAL,
@@ -63,7 +30,6 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "bitfit": BITFIT,
     "unipelt": UNIPELT,
 }
-
 
 _PADDING = "AdapterHub's result depends there on how much padding a batch has"
 _RELATIVE = "its attention uses distances between tokens, and a prefix has no position"
@@ -96,7 +62,7 @@ def check_fits(recipe: Recipe, family: str) -> None:
 
 
 def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """Add a fresh adapter for each of ``tasks`` to ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
+    """Add a fresh adapter for each of ``tasks`` to ``backbone`` (:meth:`StockAdapter.add`); the first is active.
 
     Adapters train. With "full+adapter" so does the backbone, except LayerNorms that every task has a copy of.
     """
@@ -116,7 +82,7 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
 
 
 def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
-    """Load an adapter (:meth:`AdapterMethod.load`) that was trained on this backbone, frozen and active."""
+    """Load an adapter (:meth:`StockAdapter.load`) that was trained on this backbone, frozen and active."""
     check_fits(saved.recipe, backbone.config.model_type)
     METHODS[saved.recipe.adapter.kind].load(backbone, saved, drop_layers)
     backbone.requires_grad_(False)

@@ -45,17 +45,27 @@ def too_wide(key: str, size: int | None, width: int) -> str:
 
 @dataclass(frozen=True)
 class StockAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub implements."""
+    """A kind of adapter that AdapterHub implements: how it is added to a backbone, saved and loaded.
+
+    All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, are in
+    ``pipeline.settings.parts``.
+    """
 
     config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
     within_width: tuple[str, ...] = ()  # flat keys of sizes that must not exceed the backbone's width
     stock_lacks: ClassVar[str] = ""
+    """What stock AdapterHub lacks to compute the same from the saved files; empty: nothing."""
 
     def misfit(self, recipe: Recipe, width: int) -> str:
+        """Why the recipe's adapter does not fit a backbone of this width; empty if it does."""
         sizes = recipe.flat()
         return next(filter(None, (too_wide(key, sizes[key], width) for key in self.within_width)), "")
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+        """Add a fresh adapter for each of ``tasks`` to all layers of ``backbone`` except the dropped ones.
+
+        Raises a :class:`PipelineError` if the recipe is a :meth:`misfit`.
+        """
         for task in tasks:
             self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
 
@@ -70,11 +80,16 @@ class StockAdapter:
         backbone.train_adapter(name)
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
-        """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+        """Write the adapter of ``task`` as stock AdapterHub does, into a folder that is made if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         backbone.save_adapter(str(folder), task, with_head=False, use_safetensors=True)
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
+        """Load a saved adapter without its part in ``drop_layers``.
+
+        Raises a :class:`PipelineError` if a file is missing, damaged or does not fit the recipe, or if the recipe is a
+        :meth:`misfit`.
+        """
         self.put_in(backbone, saved.task, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
         begin_as(backbone, saved.task, saved)
 
@@ -141,7 +156,7 @@ def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str
 
 @dataclass(frozen=True)
 class SiteAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub lacks, made of :class:`TaskSite` modules."""
+    """A kind of adapter that AdapterHub lacks, made of :class:`TaskSite` modules; as :class:`StockAdapter` to use."""
 
     add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
     stock_lacks: ClassVar[str] = "such modules"

@@ -39,31 +39,24 @@ class Standard(FusionMethod):
         fill(layers, read_tensors(saved.folder / FUSION_FILE, in_layers(layers, trained), saved.remedy))
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
-        return value_names(backbone)
+        """The parameters V: they are pulled to the identity, not to zero."""
+        names = (name for name, _ in backbone.named_parameters())
+        return {name for name in names if "adapter_fusion_layer" in name and name.endswith("value.weight")}
 
     def penalty(self, backbone: PreTrainedModel, recipe: Recipe) -> Callable[[], Tensor]:
-        return value_regularisation(backbone, recipe.standard.regularization)
+        """``weight * sum over sites of ||V - I||_F^2``.
+
+        With weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which AdapterHub's trainer
+        back-propagates one step late, after the optimiser's step.
+        """
+        values = [backbone.get_parameter(name) for name in sorted(self.without_decay(backbone))]
+
+        def penalty() -> Tensor:
+            eye = torch.eye(backbone.config.hidden_size, device=values[0].device)
+            excess = torch.stack([(value - eye).square().sum() for value in values]).sum()
+            return recipe.standard.regularization * excess
+
+        return penalty
 
 
 FORM = Standard()
-
-
-def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
-    """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
-
-    With weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which AdapterHub's trainer
-    back-propagates one step late, after the optimiser's step.
-    """
-    values = [backbone.get_parameter(name) for name in sorted(value_names(backbone))]
-
-    def penalty() -> Tensor:
-        eye = torch.eye(backbone.config.hidden_size, device=values[0].device)
-        return weight * torch.stack([(value - eye).square().sum() for value in values]).sum()
-
-    return penalty
-
-
-def value_names(backbone: PreTrainedModel) -> set[str]:
-    """The parameters V, exempt from weight decay: they are pulled to the identity, not to zero."""
-    names = (name for name, _ in backbone.named_parameters())
-    return {name for name in names if "adapter_fusion_layer" in name and name.endswith("value.weight")}

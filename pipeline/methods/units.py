@@ -7,8 +7,7 @@ in the units as in the output. This is an approximation: in the adapter's model,
 Only sites in the upper half of the layers are used: a head reads what they write.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -61,13 +60,11 @@ class UnitReader:
         Pooling "pooler" takes the first token.
         """
         rule: Literal["cls", "mean"] = "mean" if pooling == "mean" else "cls"
-        with _recorded(self._sites) as hidden:
-            bare = self._backbone(**inputs).last_hidden_state
+        bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
             # Compute only the first token's units if nothing else is read: there may be a thousand adapters.
-            states = hidden[joined.site][:, :1] if rule == "cls" else hidden[joined.site]
-            units = pool(joined.units(states), inputs["attention_mask"], rule)
+            units = pool(joined.units(of_first=rule == "cls"), inputs["attention_mask"], rule)
             for position, place in joined.places.items():
                 parts[position].append(units[:, place])
         none = bare.new_empty(len(bare), 0)
@@ -75,7 +72,7 @@ class UnitReader:
 
 
 class _JoinedSite:
-    """The joined bottlenecks of all adapters at ``site``."""
+    """The joined bottlenecks of all adapters at ``site``, which keeps their input in each forward pass."""
 
     def __init__(self, site: BottleneckLayer) -> None:
         self.site = site
@@ -83,6 +80,7 @@ class _JoinedSite:
         self._downs, self._biases = list[Tensor](), list[Tensor]()
         self._width = 0
         self._module: Any = None  # any of them: they all have the same kind and activation
+        self._hidden = torch.empty(0)
 
     def add(self, position: int, name: str) -> None:
         if name not in self.site.adapters:
@@ -98,35 +96,17 @@ class _JoinedSite:
         # AdapterHub makes adapters on the CPU, wherever the backbone is.
         self._down, self._bias = torch.cat(self._downs).to(device), torch.cat(self._biases).to(device)
         self._downs, self._biases = [], []
+        stock = self.site.bottleneck_layer_forward
 
-    def read(self, states: Tensor, residual: Tensor, layer_norm: Any) -> Tensor:
-        """The input (B, T, d) of the bottlenecks when ``states`` reach the site."""
-        hidden: Tensor = self._module.pre_forward(states, residual, layer_norm)[0]
-        return hidden
-
-    def units(self, hidden: Tensor) -> Tensor:
-        """(B, T, d) to (B, T, units of all adapters)."""
-        units: Tensor = self._module.non_linearity(nn.functional.linear(hidden, self._down, self._bias))
-        return units
-
-
-@contextmanager
-def _recorded(joined_sites: Sequence[_JoinedSite]) -> Iterator[dict[BottleneckLayer, Tensor]]:
-    """Record the input of the bottlenecks at each site in the next forward pass, (B, T, d)."""
-    hidden: dict[BottleneckLayer, Tensor] = {}
-
-    def recording(joined: _JoinedSite, stock: Any) -> Any:
         def forward(states: Tensor, residual: Tensor, layer_norm: Any) -> Any:
-            hidden[joined.site] = joined.read(states, residual, layer_norm)
+            self._hidden = self._module.pre_forward(states, residual, layer_norm)[0]
             return stock(states, residual, layer_norm)
 
-        return forward
+        self.site.bottleneck_layer_forward = forward
 
-    sites: list[Any] = [joined.site for joined in joined_sites]
-    for joined, site in zip(joined_sites, sites, strict=True):
-        site.bottleneck_layer_forward = recording(joined, site.bottleneck_layer_forward)
-    try:
-        yield hidden
-    finally:
-        for site in sites:
-            del site.bottleneck_layer_forward
+    def units(self, of_first: bool) -> Tensor:
+        """The units of all adapters in the last forward pass, (B, T, units), or (B, 1, units) of the first token."""
+        hidden, self._hidden = self._hidden, torch.empty(0)
+        hidden = hidden[:, :1] if of_first else hidden
+        units: Tensor = self._module.non_linearity(nn.functional.linear(hidden, self._down, self._bias))
+        return units

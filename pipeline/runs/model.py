@@ -46,8 +46,7 @@ from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError, shortened
-from pipeline.training.devices import HALF, OneDevice, on_gpu, resolve_precision
-from pipeline.training.memory import full_memory_explained
+from pipeline.training.devices import HALF, OneDevice, full_memory_explained, on_gpu, resolve_precision
 from pipeline.training.objectives import objective_of
 
 _PATH = str, PathLike

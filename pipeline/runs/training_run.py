@@ -37,10 +37,9 @@ from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
-from pipeline.training.devices import HALF, make_accelerator
+from pipeline.training.devices import HALF, SMALLER_STEPS, check_memory, full_memory_explained, make_accelerator
 from pipeline.training.fit import TrainingData, fit
-from pipeline.training.memory import SMALLER_STEPS, check_memory, full_memory_explained
-from pipeline.training.sharding import check_sharding, is_sharded
+from pipeline.training.process_group import check_sharding, is_sharded
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
 from pipeline.training.tracking import tracking

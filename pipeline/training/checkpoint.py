@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -19,8 +19,7 @@ from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
-from pipeline.training.process_group import same_in_all_processes
-from pipeline.training.sharding import shared_as, whole
+from pipeline.training.process_group import shared_as, whole
 
 _FORMAT = 2
 
@@ -62,10 +61,6 @@ class Progress:
     def examples_per_second(self) -> float:
         """The rate of the training steps, without evaluation."""
         return self.examples / self.train_seconds if self.examples else 0.0
-
-    def begin_epoch(self) -> None:
-        self.epoch += 1
-        self.batch, self.loss_sum, self.loss_count = 0, 0.0, 0
 
     def add_point(
         self, epoch: int, loss: float | None, scores: Scores, rate: float, measured: Mapping[str, float | None]
@@ -212,10 +207,15 @@ class Resumption:
             self.progress, self._best, states = resumed.progress, resumed.best_weights, resumed.companions
             _load_weights(model, resumed.weights)
             _load_weights(trained, resumed.weights)
-            self._load_optimizer(resumed.optimizer)
+            stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            moments = {
+                index: {name: shared_as(value, stepped[index]) for name, value in state.items()}
+                for index, state in resumed.optimizer.items()
+            }
+            optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
             if accelerator.scaler is not None and resumed.scaler:
                 accelerator.scaler.load_state_dict(resumed.scaler)
-        if not same_in_all_processes(accelerator, self.progress.step):
+        if accelerator.num_processes > 1 and len({*gather_object([self.progress.step])}) > 1:
             raise PipelineError(
                 f"{file}: the processes that train together read different checkpoints: give all machines the same"
                 " --reports, on shared storage"
@@ -234,32 +234,17 @@ class Resumption:
         early = max(_MOST_LOST * (now - self._began), self._cost / _MOST_WRITING, _SOONEST)
         return now - self._kept_at >= min(self._seconds, early)
 
-    @contextmanager
-    def kept_if_interrupted(self) -> Iterator[None]:
-        """Write the state if the block is interrupted, unless an error came first."""
-        try:
-            yield
-        except KeyboardInterrupt as interrupt:
-            if interrupt.__context__ is None:  # else the state may be the cause of the error
-                self.keep()
-            raise
-
     def keep(self) -> None:
         """Write the state. Every process holds the same, or its share; one of them writes."""
         if self._file is None:
             return
         started, writes = time.monotonic(), self._accelerator.is_main_process
         self.gather()
-
-        def gathered(tensor: Tensor) -> Tensor:
-            value = whole(tensor)
-            return value.cpu() if writes else value.new_empty(0)
-
-        optimizer = {
+        optimizer: dict[int, Tensors] = {}
+        for index, state in self._optimizer.state_dict()["state"].items():
             # One at a time: a GPU may not hold them all.
-            index: {name: gathered(value) for name, value in state.items()}
-            for index, state in self._optimizer.state_dict()["state"].items()
-        }
+            values = ((name, whole(value)) for name, value in state.items())
+            optimizer[index] = {name: value.cpu() if writes else value.new_empty(0) for name, value in values}
         if writes:
             scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
             weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
@@ -275,15 +260,6 @@ class Resumption:
             with torch.no_grad():
                 for name, tensor in trainable(self._trained).items():
                     parameters[name].copy_(whole(tensor))
-
-    def _load_optimizer(self, states: Mapping[int, Tensors]) -> None:
-        groups = self._optimizer.param_groups
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        shares = {
-            index: {name: shared_as(value, parameters[index]) for name, value in state.items()}
-            for index, state in states.items()
-        }
-        self._optimizer.load_state_dict({"state": shares, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
     def remember_best(self) -> None:
         self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}

@@ -1,28 +1,40 @@
-"""The device and the precision to compute in."""
+"""The device and the precision to compute in; its memory, and an early check that training fits in it."""
 
+import gc
 import os
 import platform
-from contextlib import AbstractContextManager, nullcontext, suppress
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import psutil
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import parse_flag_from_env
+from torch import nn
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
-from pipeline.training.process_group import process_count, process_group
-from pipeline.training.sharding import set_up_sharding
-from pipeline.training.tracking import check_tracker
+from pipeline.training.process_group import is_sharded, process_count, process_group, set_up_sharding
 
 _BF16 = {"avx512_bf16", "amx_bf16"}
 """Linux's names for the bf16 instructions of x86 processors."""
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtype of autocast by precision; with fp32 there is no autocast."""
+
+SMALLER_STEPS = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
+"""The remedy when training fills the memory."""
+
+_CONTAINER = Path("/sys/fs/cgroup")
+"""Where Linux reports a container's memory (cgroup v2)."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,8 @@ def processor() -> str:
 def _cpu_info(key: str) -> str:
     """The value of ``key`` for the first core in Linux's /proc/cpuinfo; empty if there is none."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == key:
-                return value.strip()
+        value = re.search(rf"^{key}\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        return value[1].strip() if value else ""
     return ""
 
 
@@ -116,7 +126,9 @@ def make_accelerator(
     # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.
     if AcceleratorState._shared_state.get("_mixed_precision", mixed) != mixed:
         AcceleratorState._reset_state()
-    check_tracker(tracker)
+    if tracker is not None and tracker not in map(str, get_available_trackers()):
+        # Accelerate would only write to its debug log, and track nothing.
+        raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
     handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)] if resting else []
     process_group()
     accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)
@@ -127,3 +139,80 @@ def make_accelerator(
         )
     set_up_sharding(accelerator)
     return accelerator
+
+
+@contextmanager
+def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
+    """Turn a GPU's out-of-memory error into a :class:`PipelineError` that names ``what`` failed and the ``remedy``."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise PipelineError(f"{what}: the GPU's memory is full: {remedy}") from error
+
+
+def reset_peak_memory() -> None:
+    """Reset the peak, so that a small run after a big one does not inherit it."""
+    gc.collect()  # reference cycles may keep an earlier run's model alive
+    if on_gpu():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: sets the high-water mark VmHWM to what is resident now
+
+
+def peak_memory_mb() -> float:
+    """Peak memory in MB (2^20 bytes): allocated on the GPU if one is used, else resident in this process."""
+    if on_gpu():
+        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) / 1024, 1)
+    # Without /proc only the peak since the process began is known.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+
+
+def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
+    """Fail early if weights, gradients and Adam's two moments do not fit in memory. Activations come on top.
+
+    Args:
+        model: already loaded, in the machine's own memory.
+        held: further bytes that each step holds.
+    """
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    shares = process_count() if is_sharded() else 1
+    parts = {
+        "weights": weights + (weights // shares if is_sharded() else 0),
+        "gradients": trained // shares + held,
+        "Adam's moments": 2 * trained // shares,
+    }
+    needed, available = sum(parts.values()), free_bytes()
+    if not on_gpu():
+        available += weights
+    if needed > available:
+        listed = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items() if size)
+        raise PipelineError(
+            f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but only"
+            f" {available / 2**30:.1f} are free: train fewer tasks together, less of the model (trainable = 'adapter'),"
+            " without gradient surgery, or a smaller backbone"
+        )
+
+
+def free_bytes() -> int:
+    """Free memory where training holds its model: of the GPU if one is used, else of the machine."""
+    if on_gpu():
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free_host_bytes()
+
+
+def free_host_bytes() -> int:
+    """Free memory of the machine, or of the container if that is less."""
+    gc.collect()  # reference cycles may keep an earlier run's model alive
+    available: int = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # "max" is no bound
+        most, held = (int((_CONTAINER / f"memory.{name}").read_text()) for name in ("max", "current"))
+        # The kernel can reclaim cached files.
+        cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
+        available = min(available, most - held + (int(cached[1]) if cached else 0))
+    return available

@@ -24,11 +24,10 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
-from pipeline.training.memory import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import OPTIMIZERS, SCHEDULES, parameter_groups, peak_rates
-from pipeline.training.process_group import in_any_process
+from pipeline.training.process_group import copy_to_shard, in_any_process, whole
 from pipeline.training.progress import TrainingProgress
-from pipeline.training.sharding import copy_to_shard, whole
 from pipeline.training.surgery import Surgery
 
 Loss = Callable[[nn.Module, Piece], Tensor]
@@ -125,8 +124,13 @@ def fit(
     run = _Run(
         wrapped, parameters, stepped, recipe, data, add_point, state, interrupts, shown, metric, title, accelerator
     )
-    with shown, state.kept_if_interrupted(), interrupts:
-        _train(run, seed, loss, penalties, combine, companions)
+    try:
+        with shown, interrupts:
+            _train(run, seed, loss, penalties, combine, companions)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.__context__ is None:  # else the state may be the cause of the error
+            state.keep()
+        raise
     state.restore_best()
     accelerator.free_memory()
     return state.progress
@@ -153,7 +157,8 @@ def _train(
         for pieces in prefetched(batches) if run.on_gpu else batches:
             # Seeds and learning rates follow from the step alone, so a resumed run has the same.
             _seed(_step_seed(seed, progress.step, accelerator.process_index), accelerator.device)
-            run.set_rates(progress.step)
+            for group in run.optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * run.factor(progress.step)
             # Piece by piece, so that only one piece's activations are in memory.
             batch_loss = _backward(run.wrapped, pieces, loss, penalties, accelerator, combine)
             is_finite = run.update(batch_loss)
@@ -173,7 +178,8 @@ def _train(
         # The result is the best epoch on dev; this also decides whether training is done.
         if recipe.scored(progress.epoch, data.epochs):
             run.score(progress.epoch)
-        progress.begin_epoch()
+        progress.epoch += 1
+        progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
         if progress.done or in_any_process(accelerator, state.due):
             state.keep()
     run.end_if_interrupted()
@@ -205,11 +211,8 @@ class _Run:
     def on_gpu(self) -> bool:
         return self.accelerator.device.type == "cuda"
 
-    def set_rates(self, step: int) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * self._factor(step)
-
-    def _factor(self, step: int) -> float:
+    def factor(self, step: int) -> float:
+        """The factor on all peak learning rates at ``step``, from 0."""
         return SCHEDULES[self.recipe.schedule](step, self.total, self.recipe.warmup_ratio)
 
     def update(self, loss: Tensor) -> Tensor:
@@ -236,16 +239,17 @@ class _Run:
             self.interrupts.end()
 
     def show(self, tally: _Tally) -> None:
-        progress, (mean_loss, speed, seconds) = self.state.progress, tally.so_far()
-        left = self._seconds_left(progress.epoch, seconds)
-        self.shown.step(progress.step, self.total, progress.epoch, mean_loss, speed, left)
+        progress = self.state.progress
+        seconds = progress.train_seconds + time.perf_counter() - tally.started
+        mean_loss, left = tally.loss_sum.item() / progress.loss_count, self._seconds_left(progress.epoch, seconds)
+        self.shown.step(progress.step, self.total, progress.epoch, mean_loss, progress.examples / seconds, left)
 
     def score(self, epoch: int) -> None:
         """Score dev after ``epoch``, or at 0 before the first step; keep the weights if they are the best so far."""
         progress, epochs, recipe = self.state.progress, self.data.epochs, self.recipe
         mean_loss = progress.loss_sum / progress.loss_count if epoch else None
         assert recipe.learning_rate is not None
-        rate = recipe.learning_rate * self._factor(progress.step - 1) if epoch else 0.0
+        rate = recipe.learning_rate * self.factor(progress.step - 1) if epoch else 0.0
         self.shown.scoring(epoch)
         self.state.gather()
         if best := self.add_point(progress, epoch, mean_loss, rate):
@@ -274,23 +278,18 @@ class _Tally:
     """
 
     def __init__(self, progress: Progress, device: torch.device) -> None:
-        self._progress, self._started = progress, time.perf_counter()
-        self._loss_sum = torch.tensor(progress.loss_sum, device=device)
+        self._progress, self.started = progress, time.perf_counter()
+        self.loss_sum = torch.tensor(progress.loss_sum, device=device)
         self._broken_at = torch.full((), -1, dtype=torch.int64, device=device)
 
     def add(self, loss: Tensor, is_finite: Tensor, rows: int) -> None:
         progress = self._progress
-        self._loss_sum += loss
+        self.loss_sum += loss
         self._broken_at = torch.where((self._broken_at < 0) & ~is_finite, progress.step, self._broken_at)
         progress.step += 1
         progress.batch += 1
         progress.loss_count += 1
         progress.examples += rows
-
-    def so_far(self) -> tuple[float, float, float]:
-        """The epoch's mean loss so far; examples per second, and seconds, over all steps."""
-        progress, seconds = self._progress, self._progress.train_seconds + time.perf_counter() - self._started
-        return self._loss_sum.item() / progress.loss_count, progress.examples / seconds, seconds
 
     def close(self, batches_per_epoch: int, title: str) -> None:
         """Update the progress; raises a :class:`PipelineError` if a loss or gradient was not finite."""
@@ -302,8 +301,8 @@ class _Tally:
                 f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
                 " Finished runs are kept"
             )
-        self._progress.train_seconds += time.perf_counter() - self._started
-        self._progress.loss_sum = self._loss_sum.item()
+        self._progress.train_seconds += time.perf_counter() - self.started
+        self._progress.loss_sum = self.loss_sum.item()
 
 
 def _backward(

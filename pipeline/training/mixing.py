@@ -97,9 +97,9 @@ def probabilities(rows: Mapping[str, int], alpha: float) -> dict[str, float]:
     return {task: weight / sum(weights.values()) for task, weight in weights.items()}
 
 
-def annealed_alpha(epoch: int, epochs: int) -> float:
-    """1 - 0.8 (e - 1) / (E - 1), with e from 1: from proportional towards uniform sampling. 1 if E is 1."""
-    return 1 - 0.8 * (epoch - 1) / (epochs - 1) if epochs > 1 else 1.0
+def annealed(joint: Joint) -> Iterable[Sequence[str]]:
+    """:func:`sampled` with alpha 1 - 0.8 e / (E - 1) in epoch e, from 0: from proportional towards uniform."""
+    return sampled(joint, [1 - 0.8 * epoch / max(joint.epochs - 1, 1) for epoch in range(joint.epochs)])
 
 
 RULES: dict[Mixing, Rule] = {
@@ -107,7 +107,7 @@ RULES: dict[Mixing, Rule] = {
     "round-robin": round_robin,
     "proportional": lambda joint: sampled(joint, [1.0] * joint.epochs),
     "square-root": lambda joint: sampled(joint, [0.5] * joint.epochs),
-    "annealed": lambda joint: sampled(joint, [annealed_alpha(e, joint.epochs) for e in range(1, joint.epochs + 1)]),
+    "annealed": annealed,
     "shuffled": shuffled,
     "temperature": by_temperature,
 }

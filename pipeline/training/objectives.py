@@ -20,17 +20,24 @@ from pipeline.settings.recipe import Recipe
 
 @dataclass(frozen=True)
 class Objective:
-    """``loss(outputs, labels)`` is the mean over the rows; ``predict(outputs)`` reads the same outputs (B, k).
+    """``loss(outputs, labels)`` is the mean over the rows, of outputs (B, k).
 
-    ``read(outputs)`` is the prediction as a tensor: probabilities (B, C), or scores (B,).
+    ``read(outputs)`` is the prediction as a tensor: probabilities (B, C), or scores (B,). ``decide(outputs)`` has the
+    predicted classes; None: the prediction is a score.
 
     With class weights the loss is the mean of ``w[label] * loss`` over the rows, not divided by the weights, so that a
     batch may be cut into pieces.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
-    predict: Callable[[Tensor], Prediction]
     read: Callable[[Tensor], Tensor]
+    decide: Callable[[Tensor], np.ndarray] | None
+
+    def predict(self, outputs: Tensor) -> Prediction:
+        """The predictions for ``outputs`` (B, k), which are on the CPU."""
+        if self.decide is None:
+            return Prediction(self.read(outputs.double()).numpy(), None)
+        return Prediction(self.decide(outputs), self.read(outputs).numpy())
 
 
 def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> Objective:
@@ -41,19 +48,31 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
     """
     if task.kind == "labels":
         # The mean over rows and classes. The head has subtracted its threshold, so that 0 separates.
-        return Objective(F.binary_cross_entropy_with_logits, _predict_labels, torch.sigmoid)
+        return Objective(
+            F.binary_cross_entropy_with_logits, torch.sigmoid, lambda outputs: as_sets((outputs > 0).numpy())
+        )
     if task.kind == "classes":
         if recipe.head == "cosine":
             return _cosine_classes(weights, reverse=recipe.cosine_similar == "first")
         if recipe.one_logit:
-            loss, predict, read = _one_logit_loss, _predict_one_logit, _read_one_logit
-        else:
-            loss, predict, read = _class_loss, _predict_classes, partial(torch.softmax, dim=-1)
-        return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), predict, read)
+            return _one_logit(weights, recipe.label_smoothing)
+        class_loss = partial(_class_loss, weights=weights, smoothing=recipe.label_smoothing)
+        return Objective(class_loss, partial(torch.softmax, dim=-1), lambda outputs: outputs.argmax(dim=-1).numpy())
     zero, unit = output_scale(task, recipe)
-    # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
-    clamped = recipe.head == "cosine" and recipe.cosine_scale == "clamped"
-    return _squared(zero, unit, clamped, weight=loss_scale(task, recipe))
+    weight = loss_scale(task, recipe)
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        error = F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
+        return error if weight == 1 else weight * error
+
+    def read(outputs: Tensor) -> Tensor:
+        # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024). Only here: inside the loss a clamped
+        # cosine would have no gradient below 0.
+        clamped = recipe.head == "cosine" and recipe.cosine_scale == "clamped"
+        values = outputs.squeeze(-1)
+        return zero + unit * (values.clamp(min=0) if clamped else values)
+
+    return Objective(loss, read, None)
 
 
 def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
@@ -83,15 +102,6 @@ def loss_scale(task: Task, recipe: Recipe) -> float:
     return output_scale(task, recipe)[1] ** 2
 
 
-def _predict_classes(outputs: Tensor) -> Prediction:
-    probabilities = outputs.softmax(dim=-1)
-    return Prediction(outputs.argmax(dim=-1).numpy(), probabilities.numpy())
-
-
-def _predict_labels(outputs: Tensor) -> Prediction:
-    return Prediction(as_sets((outputs > 0).numpy()), outputs.sigmoid().numpy())
-
-
 def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:
     """Weights (classes,) by inverse frequency: ``rows / (classes that occur * rows of the class)``.
 
@@ -113,38 +123,45 @@ def _class_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothi
     return total / len(labels)
 
 
-def _predict_one_logit(outputs: Tensor) -> Prediction:
-    """Class 1 iff its probability is above one half; exactly one half is class 0."""
-    probabilities = _read_one_logit(outputs)
-    return Prediction((probabilities[:, 1] > 0.5).long().numpy(), probabilities.numpy())
+def _one_logit(weights: Tensor | None, smoothing: float) -> Objective:
+    """The Bernoulli loss on one logit z (Liu & Shen 2023, Hayes 2024): cross entropy of two logits, 0 and z.
 
+    Class 1 iff its probability is above one half; exactly one half is class 0.
+    """
 
-def _read_one_logit(outputs: Tensor) -> Tensor:
-    positive = outputs.squeeze(-1).sigmoid()
-    return torch.stack([1 - positive, positive], dim=-1)
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        if weights is None and not smoothing:
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype))
+        return _class_loss(torch.cat([torch.zeros_like(outputs), outputs], dim=-1), labels, weights, smoothing)
 
+    def read(outputs: Tensor) -> Tensor:
+        positive = outputs.squeeze(-1).sigmoid()
+        return torch.stack([1 - positive, positive], dim=-1)
 
-def _one_logit_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
-    """The Bernoulli loss on one logit z (Liu & Shen 2023, Hayes 2024): cross entropy of two logits, 0 and z."""
-    if weights is None and not smoothing:
-        return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype))
-    return _class_loss(torch.cat([torch.zeros_like(outputs), outputs], dim=-1), labels, weights, smoothing)
+    return Objective(loss, read, lambda outputs: (outputs.squeeze(-1).sigmoid() > 0.5).long().numpy())
 
 
 def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
-    """The objective for two classes told apart by a cosine; with ``reverse``, similar texts are the first class."""
-    if not reverse:
-        return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes, _read_cosine)
-    usual = _cosine_classes(None if weights is None else weights.flip(0), reverse=False)
+    """The objective for two classes told apart by a cosine; with ``reverse``, similar texts are the first class.
 
-    def predict(outputs: Tensor) -> Prediction:
-        prediction = usual.predict(outputs)
-        assert prediction.probabilities is not None
-        return Prediction(1 - prediction.values, prediction.probabilities[:, ::-1].copy())
+    Similar iff cos > 0; its probability is (1 + cos) / 2, which agrees with that threshold.
+    """
+    if reverse and weights is not None:
+        weights = weights.flip(0)
 
-    return Objective(
-        lambda outputs, labels: usual.loss(outputs, 1 - labels), predict, lambda outputs: usual.read(outputs).flip(-1)
-    )
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return cosine_embedding_loss(outputs, 1 - labels if reverse else labels, weights)
+
+    def read(outputs: Tensor) -> Tensor:
+        # In fp32 the cosine of equal vectors may exceed 1 by rounding.
+        similar = ((1 + outputs.squeeze(-1)) / 2).clamp(0, 1)
+        return torch.stack([similar, 1 - similar] if reverse else [1 - similar, similar], dim=-1)
+
+    def decide(outputs: Tensor) -> np.ndarray:
+        similar = outputs.squeeze(-1) > 0
+        return (~similar if reverse else similar).long().numpy()
+
+    return Objective(loss, read, decide)
 
 
 def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -155,34 +172,3 @@ def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | Non
     cosine = outputs.squeeze(-1)
     losses = torch.where(labels == 1, 1 - cosine, cosine.clamp(min=0))
     return (losses if weights is None else losses * weights.to(outputs)[labels]).mean()
-
-
-def _predict_cosine_classes(outputs: Tensor) -> Prediction:
-    """Class 1 iff cos > 0; its probability is (1 + cos) / 2, which agrees with that threshold."""
-    return Prediction((outputs.squeeze(-1) > 0).long().numpy(), _read_cosine(outputs).numpy())
-
-
-def _read_cosine(outputs: Tensor) -> Tensor:
-    # In fp32 the cosine of equal vectors may exceed 1 by rounding.
-    positive = ((1 + outputs.squeeze(-1)) / 2).clamp(0, 1)
-    return torch.stack([1 - positive, positive], dim=-1)
-
-
-def _squared(zero: float, unit: float, clamped: bool, weight: float) -> Objective:
-    """``weight`` times the squared error against the scaled score ``(score - zero) / unit``.
-
-    Outputs are clamped to 0 only when predicting: inside the loss a clamped cosine would have no gradient below 0.
-    """
-
-    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        error = F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
-        return error if weight == 1 else weight * error
-
-    def read(outputs: Tensor) -> Tensor:
-        values = outputs.squeeze(-1)
-        return zero + unit * (values.clamp(min=0) if clamped else values)
-
-    def predict(outputs: Tensor) -> Prediction:
-        return Prediction(read(outputs.double()).numpy(), None)
-
-    return Objective(loss, predict, read)

@@ -101,16 +101,8 @@ class StepCorrectedAdamW(torch.optim.AdamW):
     which is PyTorch's step with ``eps / sqrt(1 - beta2^t)`` and decay last; t counts the steps of each parameter.
     """
 
-    def __init__(self, params: Any, betas: tuple[float, float], eps: float, **settings: Any) -> None:
-        super().__init__(params, betas=betas, eps=eps, **settings)
-        self._epsilon, self._beta2 = eps, betas[1]
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         whole, alike = self.param_groups, []
         for group in whole:
             by_step: dict[float, list[Tensor]] = {}
@@ -118,7 +110,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
             for parameter, taken in zip(updated, self._steps(updated), strict=True):
                 by_step.setdefault(taken, []).append(parameter)
             for taken, parameters in by_step.items():
-                epsilon = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
+                epsilon = group["eps"] / math.sqrt(1 - group["betas"][1] ** (taken + 1))
                 # PyTorch would decay before the step.
                 settings = {"params": parameters, "eps": epsilon, "weight_decay": 0.0}
                 alike.append((taken, {**group, **settings}, group["weight_decay"]))
@@ -132,7 +124,6 @@ class StepCorrectedAdamW(torch.optim.AdamW):
             for parameter, now in zip(decayed, self._steps(decayed), strict=True):
                 if now > taken:  # not where fp16 overflowed
                     parameter.mul_(1 - group["lr"] * decay)
-        return loss
 
     def _steps(self, parameters: Sequence[Tensor]) -> list[float]:
         """The number of steps that each parameter has taken, read at once so that the host waits for a GPU once."""

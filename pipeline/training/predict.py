@@ -1,11 +1,11 @@
 """Predictions for a whole split, in the split's order."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
@@ -13,26 +13,14 @@ from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, s
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import OneDevice
 
 # Rows of a siamese split whose sentence vectors are in memory at a time: 200 MB with 768 dimensions.
 BLOCK_ROWS = 32_768
 
 Extend = Callable[[Batch], Batch]
-
-
-class Compute(Protocol):
-    """The device and precision to compute in: an Accelerator, or OneDevice without its global state."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def num_processes(self) -> int: ...
-
-    @property
-    def process_index(self) -> int: ...
-
-    def autocast(self) -> AbstractContextManager[object]: ...
+Compute: TypeAlias = Accelerator | OneDevice
+"""The device and precision to compute in."""
 
 
 def mean_outputs(

@@ -2,24 +2,16 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 
 from pipeline.system.errors import PipelineError, shortened
 
 PROJECT = "adapter-fusion"
 """The experiment in MLflow, and the project in Weights & Biases."""
-
-
-def check_tracker(tracker: str | None) -> None:
-    """Raise a :class:`PipelineError` if ``tracker`` is given but not installed."""
-    if tracker is not None and tracker not in map(str, get_available_trackers()):
-        # Accelerate would only write to its debug log, and track nothing.
-        raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
 
 
 @contextmanager
@@ -42,7 +34,12 @@ def tracking(
         "mlflow": {"run_name": title, "tags": {"run": run}},
         "wandb": {"name": title, "id": run, "resume": "allow", "dir": str(reports)},
     }
-    with _mlflow_in(reports / "mlruns") if tracker == "mlflow" else nullcontext():
+    # MLflow 3 needs a flag to allow files; its databases need packages that mlflow-skinny lacks.
+    files = {"MLFLOW_TRACKING_URI": (reports / "mlruns").absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    is_placed = tracker != "mlflow" or "MLFLOW_TRACKING_URI" in os.environ
+    added = {} if is_placed else {name: value for name, value in files.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
         try:
             accelerator.init_trackers("" if tracker == "tensorboard" else PROJECT, values, keywords)
         except Exception as error:  # trackers raise errors of many types
@@ -55,19 +52,6 @@ def tracking(
             for running in accelerator.trackers:
                 running.finish()
             accelerator.trackers = []
-
-
-@contextmanager
-def _mlflow_in(folder: Path) -> Iterator[None]:
-    """Let MLflow write files into ``folder``, unless its environment variable names another place.
-
-    MLflow 3 needs a flag to allow files; its databases need packages that mlflow-skinny lacks.
-    """
-    files = {"MLFLOW_TRACKING_URI": folder.absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
-    added = {} if "MLFLOW_TRACKING_URI" in os.environ else {k: v for k, v in files.items() if k not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
     finally:
         for name in added:
             os.environ.pop(name, None)

@@ -25,8 +25,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json, write_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_json
-from pipeline.training.devices import OneDevice
-from pipeline.training.memory import full_memory_explained
+from pipeline.training.devices import OneDevice, full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.export import hub
 from stages.export.hub import check_place, names_in

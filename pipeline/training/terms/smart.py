@@ -17,8 +17,8 @@ model stays in training mode, as in the authors' code: the passes draw new dropo
 due to dropout.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class Smoothness(Term):
         run, divergence = self._run, self._run.divergence(piece.task)
         embeddings = [encoder.get_submodule("embeddings") for encoder in run.encoders(piece.task)]
         with ExitStack() as hooks:
-            noise = [hooks.enter_context(perturbed(layer, _noise)) for layer in embeddings]
+            noise = [hooks.enter_context(perturbed(layer)) for layer in embeddings]
             # The sum over the rows: a row's direction does not depend on the others.
             ascent = len(piece) * divergence(run.forward(model, piece), outputs.detach())
         starts = [added for (added,) in noise]
@@ -67,7 +67,7 @@ class Smoothness(Term):
         self._cosines = self._cosines.to(mean.device) + torch.stack([mean, torch.ones_like(mean)])
         with ExitStack() as hooks:
             for layer, delta in zip(embeddings, deltas, strict=True):
-                hooks.enter_context(_shifted(layer, delta))
+                hooks.enter_context(perturbed(layer, delta))
             return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
@@ -80,14 +80,6 @@ class Smoothness(Term):
 
     def state(self) -> dict[str, Tensor]:
         return {"cosines": self._cosines}
-
-
-def _shifted(embeddings: nn.Module, delta: Tensor) -> AbstractContextManager[list[Tensor]]:
-    return perturbed(embeddings, lambda _: delta)
-
-
-def _noise(states: Tensor) -> Tensor:
-    return (NOISE * torch.randn_like(states)).requires_grad_()
 
 
 def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, radius: float = 1.0) -> Tensor:
@@ -120,13 +112,17 @@ def mean_cosine(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
 
 
 @contextmanager
-def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
-    """Make ``embeddings`` return ``e + delta_for(e)``, in fp32: bf16 would lose 1e-5 beside 1. Yields the deltas."""
+def perturbed(embeddings: nn.Module, delta: Tensor | None = None) -> Iterator[list[Tensor]]:
+    """Make ``embeddings`` return ``e + delta``, in fp32: bf16 would lose 1e-5 beside 1. Yields the deltas.
+
+    Args:
+        delta: (B, T, d); None: fresh noise delta_0, which requires a gradient.
+    """
     added: list[Tensor] = []
 
     def add(_: nn.Module, __: Any, states: Tensor) -> Tensor:
         states = states.float()
-        added.append(delta_for(states.detach()))
+        added.append((NOISE * torch.randn_like(states)).requires_grad_() if delta is None else delta)
         return states + added[-1]
 
     hook = embeddings.register_forward_hook(add)

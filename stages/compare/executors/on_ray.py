@@ -22,7 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from pipeline.settings.study import Resources
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import cores
-from pipeline.training.memory import host_gb_for_each
+from pipeline.training.devices import free_host_bytes
 from stages.compare.executors.pool import Outcome, Pool, broken, carried_out_here, lost
 
 _GIB = 2**30
@@ -98,7 +98,7 @@ class _Ray:
         given = self._resources.memory_gb
         if not self._is_here:
             return given
-        share = host_gb_for_each(self.at_once)
+        share = free_host_bytes() / 2**30 / self.at_once
         return share if given is None else min(given, share)
 
     def _rooms(self) -> list[int]:

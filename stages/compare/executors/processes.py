@@ -20,8 +20,7 @@ import torch
 from pipeline.settings.study import ExecutorName, Resources
 from pipeline.system import process
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import on_gpu
-from pipeline.training.memory import host_gb_for_each
+from pipeline.training.devices import free_host_bytes, on_gpu
 from pipeline.training.progress import console
 from stages.compare.executors.pool import Executor, Outcome, Pool, lost
 
@@ -119,7 +118,7 @@ class _Processes:
 
     @property
     def memory_gb(self) -> float:
-        return host_gb_for_each(self.at_once)
+        return free_host_bytes() / 2**30 / self.at_once
 
     def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
         self._work[number] = pickle.dumps(work)

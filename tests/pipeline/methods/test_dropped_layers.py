@@ -15,8 +15,9 @@ from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import load_fusion
 from pipeline.methods.layernorms import train_layernorms
 from pipeline.methods.saved import SavedModules
-from pipeline.methods.standard import value_names, value_regularisation
+from pipeline.methods.standard import FORM
 from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.settings.recipe import Recipe
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import (
     add_adapter,
@@ -91,11 +92,12 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
     fused = backbone.load()
     add_standard_fusion(fused, sources, drop_layers)
     assert trainable(fused) == 2 * FUSION_SITE
-    assert len(value_names(fused)) == 2
+    assert len(FORM.without_decay(fused)) == 2
     randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
-    values = [p for name, p in fused.named_parameters() if name in value_names(fused)]
+    values = [p for name, p in fused.named_parameters() if name in FORM.without_decay(fused)]
     expected = sum((value - torch.eye(32)).square().sum().item() for value in values)
-    assert value_regularisation(fused, 1.0)().item() == pytest.approx(expected, rel=1e-5)
+    recipe = Recipe(trainable="fusion", fusion="standard", fusion_regularization=1.0)
+    assert FORM.penalty(fused, recipe)().item() == pytest.approx(expected, rel=1e-5)
 
     save_fused(fused, sources, tmp_path / "fusion")
     assert all(".layer.1." in key for key in keys(tmp_path / "fusion" / "model_adapter_fusion.safetensors"))

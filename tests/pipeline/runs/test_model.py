@@ -316,11 +316,12 @@ def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adap
     task = workspace.task("films")
     scoring = Scoring(task, rows, artifact.manifest.recipe, workspace.backbone, make_accelerator("fp32"))
     names = list(table["adapter"].unique())
-    for site in site_attention(restore(artifact, task, workspace).backbone, names, scoring.inputs()):
-        of_site = table[(table["layer"] == site.layer) & (table["site"] == site.place)]
+    sites = site_attention(restore(artifact, task, workspace).backbone, names, scoring.inputs())
+    for (layer, place), (total, tokens) in sites.items():
+        of_site = table[(table["layer"] == layer) & (table["site"] == place)]
         means = [of_site.loc[of_site["adapter"] == name, "share"].mean() for name in names]
-        assert means == pytest.approx((site.total / site.tokens).tolist(), abs=1e-6)
-        assert len(of_site) == site.tokens * len(names)
+        assert means == pytest.approx((total / tokens).tolist(), abs=1e-6)
+        assert len(of_site) == tokens * len(names)
 
 
 def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick: Quick, opened) -> None:

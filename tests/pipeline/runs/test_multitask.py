@@ -262,11 +262,11 @@ def test_what_processes_that_add_up_gradients_cannot_train_is_refused(
 def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:
     """Weights, a gradient (one a task with surgery) and two moments: what trains needs so many times its size more."""
     needed = copies * 4 * workspace.backbone.parameters
-    monkeypatch.setattr("pipeline.training.memory.free_bytes", lambda: needed - 1)
+    monkeypatch.setattr("pipeline.training.devices.free_bytes", lambda: needed - 1)
     with pytest.raises(PipelineError, match=r"training needs at least .* GiB \(weights .*Adam's moments"):
         make(workspace, quick, gradient_surgery=surgery).get()
     heads = copies * 4 * 1000
-    monkeypatch.setattr("pipeline.training.memory.free_bytes", lambda: needed + heads)
+    monkeypatch.setattr("pipeline.training.devices.free_bytes", lambda: needed + heads)
     monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
         make(workspace, quick, gradient_surgery=surgery).get()

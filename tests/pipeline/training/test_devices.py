@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.system.errors import PipelineError
-from pipeline.training import devices, memory
+from pipeline.training import devices
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +70,10 @@ def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> N
 def test_full_memory_is_explained_and_nothing_else() -> None:
     with (
         pytest.raises(PipelineError, match="memory is full: rest"),
-        memory.full_memory_explained("adapter sst", "rest"),
+        devices.full_memory_explained("adapter sst", "rest"),
     ):
         raise torch.OutOfMemoryError("of 80 GB")
-    with pytest.raises(ValueError, match="other"), memory.full_memory_explained("adapter sst", "rest"):
+    with pytest.raises(ValueError, match="other"), devices.full_memory_explained("adapter sst", "rest"):
         raise ValueError("other")
 
 
@@ -92,10 +92,10 @@ def test_free_memory_is_what_the_container_has_left(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(memory, "_CONTAINER", tmp_path)
-    monkeypatch.setattr(memory, "on_gpu", lambda: False)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert memory.free_host_bytes() == memory.free_bytes() == free
+    monkeypatch.setattr(devices, "_CONTAINER", tmp_path)
+    monkeypatch.setattr(devices, "on_gpu", lambda: False)
+    monkeypatch.setattr(devices.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert devices.free_host_bytes() == devices.free_bytes() == free
 
 
 def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,6 @@ def test_what_cannot_be_started_says_why(train: Train, tmp_path: Path, monkeypat
 
 
 def test_one_that_is_not_installed_says_what_to_install(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.training.tracking.get_available_trackers", lambda: ["tensorboard"])
+    monkeypatch.setattr("pipeline.training.devices.get_available_trackers", lambda: ["tensorboard"])
     with pytest.raises(PipelineError, match="--track wandb: not installed: pip install wandb"):
         train("wandb")

@@ -18,5 +18,5 @@ def test_cells_of_one_machine_share_its_memory_and_those_of_others_have_what_the
 ) -> None:
     nodes = [{"Alive": True, "Resources": {"CPU": 8.0, "memory": 100 * 2**30}}]
     monkeypatch.setattr("stages.compare.executors.on_ray.ray.nodes", lambda: nodes)
-    monkeypatch.setattr("pipeline.training.memory.free_host_bytes", lambda: 12 * 2**30)
+    monkeypatch.setattr("stages.compare.executors.on_ray.free_host_bytes", lambda: 12 * 2**30)
     assert _Ray(Resources(cpus=2, memory_gb=memory_gb), None, is_here).memory_gb == expected
