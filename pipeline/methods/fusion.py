@@ -130,14 +130,9 @@ def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) ->
     """Within the block, compute the active fusion over ``members`` without the adapter ``name``.
 
     The result is that of :func:`prune_fusion`: a softmax is renormalised over the other adapters, a gated fusion loses
-    one term.
-
-    Raises:
-        ValueError: ``name`` is not a member, or is the only one.
+    one term. The caller ensures that ``name`` is one of several members.
     """
     others = [member for member in members if member != name]
-    if not others or len(others) == len(members):
-        raise ValueError(f"adapter '{name}' cannot be left out of a fusion of {', '.join(members)}")
     _fuse_only(backbone, members, others)
     backbone.set_active_adapters(Fuse(*others))
     try:

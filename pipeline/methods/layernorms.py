@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pipeline.methods.saved import SavedModules
 from pipeline.models.layout import base_of, kept_layers, norms_of
-from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.models.switching import TaskSite
 from pipeline.models.tensors import fill, layer_of, read_tensors
 
 
@@ -65,7 +65,6 @@ class NormSite(TaskSite):
 
 def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] = ()) -> None:
     """Give ``task`` copies of the LayerNorms in every layer of ``backbone`` but ``drop_layers``."""
-    check_task_name(task)
     for layer in kept_layers(backbone, drop_layers):
         for norm in norms_of(layer):
             if not hasattr(norm, "own"):

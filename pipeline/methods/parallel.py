@@ -18,9 +18,6 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.bank import BankedSite, sites_of
 
-# Where the residual is taken and whether the LayerNorm comes first: AdapterHub reads these from one adapter for all.
-_ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adapter_residual_before_ln")
-
 
 def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     """Activate the loaded adapters ``names`` in parallel, for evaluation.
@@ -28,21 +25,10 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     Afterwards ``backbone(**inputs).last_hidden_state`` of B inputs is (N B, T, d): the B rows that ``names[0]`` alone
     would give, then those of ``names[1]``, ... Layers below the first site are computed once.
 
-    Raises:
-        ValueError: the adapters are not all at the same sites, or differ in the order of residual and LayerNorm.
+    The caller ensures that all are at the same sites, and of one kind: AdapterHub reads from one adapter for all where
+    the residual is taken and whether the LayerNorm comes first.
     """
-    sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
-    if not sites:
-        raise ValueError(f"none of the adapters {', '.join(names)} is in this model")
-    for site in sites:
-        if missing := [name for name in names if name not in site.adapters]:
-            raise ValueError(
-                f"layer {site.layer_idx} ({site.location_key}) lacks adapter {', '.join(missing)}:"
-                " adapters that run together must have the same sites"
-            )
-        if len({tuple(getattr(site.adapters[name], key) for key in _ORDER) for name in names}) > 1:
-            raise ValueError(f"adapters {', '.join(names)} differ in the order of residual and LayerNorm")
-    for site in sites:
+    for site in (site for site in sites_of(backbone) if names[0] in site.adapters):
         vars(site).pop("compose_parallel", None)
         site.compose_parallel = ParallelSite(site, site.compose_parallel)
     backbone.set_active_adapters(Parallel(*names))

@@ -144,13 +144,15 @@ def _one_logit(weights: Tensor | None, smoothing: float) -> Objective:
 def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
     """The objective for two classes told apart by a cosine; with ``reverse``, similar texts are the first class.
 
-    Similar iff cos > 0; its probability is (1 + cos) / 2, which agrees with that threshold.
+    The loss is ``1 - cos`` for similar texts and ``max(0, cos)`` for others, margin 0 (Xu 2024, section 4.1). They are
+    similar iff cos > 0; the probability of that is (1 + cos) / 2, which agrees with the threshold.
     """
-    if reverse and weights is not None:
-        weights = weights.flip(0)
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        return cosine_embedding_loss(outputs, 1 - labels if reverse else labels, weights)
+        # Not PyTorch's own loss, which is zero, silently, for a label of 0.
+        cosine = outputs.squeeze(-1)
+        losses = torch.where(labels == (0 if reverse else 1), 1 - cosine, cosine.clamp(min=0))
+        return (losses if weights is None else losses * weights.to(outputs)[labels]).mean()
 
     def read(outputs: Tensor) -> Tensor:
         # In fp32 the cosine of equal vectors may exceed 1 by rounding.
@@ -162,13 +164,3 @@ def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
         return (~similar if reverse else similar).long().numpy()
 
     return Objective(loss, read, decide)
-
-
-def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """``1 - cos`` for label 1 and ``max(0, cos)`` for label 0, margin 0 (Xu 2024, section 4.1).
-
-    Labels 0/1 become targets -1/+1 here; PyTorch's own loss is zero, silently, for a target of 0.
-    """
-    cosine = outputs.squeeze(-1)
-    losses = torch.where(labels == 1, 1 - cosine, cosine.clamp(min=0))
-    return (losses if weights is None else losses * weights.to(outputs)[labels]).mean()

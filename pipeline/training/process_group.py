@@ -33,11 +33,6 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def wait_for_everyone() -> None:
-    """Wait until all processes that train together have called this."""
-    process_group().wait_for_everyone()
-
-
 def on_main_process(action: Callable[[], T]) -> T:
     """Run ``action`` in the main process and broadcast its result, or its :class:`PipelineError`, to all processes.
 

@@ -54,7 +54,11 @@ class Surgery:
         # Gradients that are not finite stay so: the loop reports them, or under fp16 the scaler skips the step.
         weights = (self._weighting(products) if products.isfinite().all() else torch.ones(len(taken))).tolist()
         for parameter, gradients, shared in zip(self._parameters, by_parameter, is_shared, strict=True):
-            parameter.grad = _combined(gradients, weights if shared else [1.0] * len(taken))
+            total: Tensor | None = None
+            for gradient, weight in zip(gradients, weights if shared else [1.0] * len(taken), strict=True):
+                if gradient is not None:  # the sum takes the memory of the first one
+                    total = gradient.mul_(weight) if total is None else total.add_(gradient, alpha=weight)
+            parameter.grad = total
 
 
 def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
@@ -98,12 +102,3 @@ def dual_cone_weights(targets: np.ndarray, products: np.ndarray) -> np.ndarray:
     # Scaled, so that the solver's tolerance does not depend on the gradients' size; v does not depend on the scale.
     root = (np.sqrt(values.clip(min=0) / max(values.max(), np.finfo(float).tiny))[:, None]) * vectors.T
     return np.stack([u + nnls(root, -root @ u)[0] for u in targets])
-
-
-def _combined(gradients: Sequence[Tensor | None], weights: Sequence[float]) -> Tensor | None:
-    """The weighted sum, in the memory of the first gradient; None if there is none."""
-    total: Tensor | None = None
-    for gradient, weight in zip(gradients, weights, strict=True):
-        if gradient is not None:
-            total = gradient.mul_(weight) if total is None else total.add_(gradient, alpha=weight)
-    return total

@@ -29,7 +29,7 @@ from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_of
-from pipeline.training.process_group import on_main_process, wait_for_everyone
+from pipeline.training.process_group import on_main_process, process_group
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 
@@ -94,7 +94,7 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
             continue
         if scores and is_main_process():
             workspace.ledger.add_scores(record, scores)
-        wait_for_everyone()
+        process_group().wait_for_everyone()
 
 
 def reading_of(trained: Task, target: Task) -> Reading | None:

@@ -5,8 +5,7 @@ The term is ``mu l(f(x; theta), f(x; theta~))`` with the divergence l of SMART. 
 and 0.999 from then on.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,8 +45,14 @@ class Proximal(Term):
             weights = {**self.teacher, **self._unset}
             return functional_call(self._model, weights, arguments, keywords, tie_weights=False)
 
-        with torch.no_grad(), _evaluating(self._model):
-            before = self._run.forward(teacher, piece)
+        training = [module for module in self._model.modules() if module.training]
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                before = self._run.forward(teacher, piece)
+        finally:
+            for module in training:
+                module.training = True
         return self._run.recipe.bregman * self._run.divergence(piece.task)(outputs, before)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
@@ -67,15 +72,3 @@ class Proximal(Term):
 
     def state(self) -> dict[str, Tensor]:
         return dict(self.teacher)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode within the block, then restore the mode of every module."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
+from pipeline.methods.gated import GatedFusion
 from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
@@ -83,9 +84,9 @@ def test_fast_fusion_is_stock_fusion(
     form: str, backbone: Backbone, sources: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for method in ("_fuse", "_gated"):
-        original = getattr(FusionSite, method)
-        monkeypatch.setattr(FusionSite, method, lambda *a, original=original: (calls.append(1), original(*a))[1])
+    for owner, method in ((FusionSite, "_fuse"), (GatedFusion, "mixed")):
+        original = getattr(owner, method)
+        monkeypatch.setattr(owner, method, lambda *a, original=original: (calls.append(1), original(*a))[1])
     encoder = fused(backbone, sources, form).double()
     use_fusion_implementation(encoder, "stock")
     expected, expected_gradients = run(encoder)

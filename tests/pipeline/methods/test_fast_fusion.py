@@ -275,11 +275,11 @@ def test_the_chosen_forms_take_the_fewest_operations(rank: int, monkeypatch: pyt
     layer = model.encoder.layer[0].output
     site, (fusion,) = FusionSite(layer, layer.compose_fuse), layer.adapter_fusion_layer.values()
     fusion.query, fusion.key = (nn.Linear(64, rank, dtype=torch.float64) for _ in range(2))
-    assert site._join(list(layer.adapters))
+    bank = site._join(list(layer.adapters))
 
     def taken(tokens: int) -> int:
         states = torch.randn(1, tokens, 64, dtype=torch.float64, requires_grad=True)
-        return flop_of(lambda: site._fuse(fusion, states, states)[0].sum().backward())
+        return flop_of(lambda: site._fuse(fusion, bank, states, states)[0].sum().backward())
 
     lines = {}
     for forms in FORMS:
@@ -288,7 +288,7 @@ def test_the_chosen_forms_take_the_fewest_operations(rank: int, monkeypatch: pyt
         lines[forms] = 2 * once - twice, (twice - once) / 4  # weights are multiplied once, and states for each token
     for tokens in range(2, 400, 2):
         costs = {forms: fixed + per_token * tokens for forms, (fixed, per_token) in lines.items()}
-        assert costs[cheapest_forms(tokens, site._bank, rank)] < 1.03 * min(costs.values())
+        assert costs[cheapest_forms(tokens, bank, rank)] < 1.03 * min(costs.values())
 
 
 def test_attention_has_no_gradient_and_no_gradient_has_one() -> None:

@@ -67,13 +67,3 @@ def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:
     with pytest.raises(KeyError), leaving_out(encoder, members("token"), "meals"):
         raise KeyError
     assert torch.equal(hidden(encoder), whole)
-
-
-@pytest.mark.parametrize("name", ["films", "songs"])
-def test_the_only_adapter_and_a_strange_one_cannot_be_left_out(name, backbone, sources) -> None:
-    encoder = fused(backbone, {"films": sources["films"]}, "without own", "fast")
-    with (
-        pytest.raises(ValueError, match=f"'{name}' cannot be left out of a fusion of films"),
-        leaving_out(encoder, ["films"], name),
-    ):
-        pass

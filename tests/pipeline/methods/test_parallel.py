@@ -120,15 +120,3 @@ def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) ->
     encoder(**PADDED).last_hidden_state.sum().backward()
     gradients = [p.grad for p in encoder.encoder.layer[0].output.adapters["films"].parameters()]
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
-
-
-def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backbone) -> None:
-    with pytest.raises(ValueError, match="none of the adapters nope"):
-        parallel_adapters(make(backbone), ["nope"])
-    plain = SeqBnConfig(reduction_factor=4)
-    encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, leave_out=[1]))
-    with pytest.raises(ValueError, match="layer 1 .*lacks adapter meals"):
-        parallel_adapters(encoder, NAMES[:2])
-    encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, original_ln_before=False))
-    with pytest.raises(ValueError, match="differ in the order of"):
-        parallel_adapters(encoder, NAMES[:2])
