@@ -32,7 +32,7 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import SMALLER_STEPS, full_memory_explained, make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
 from pipeline.training.process_group import check_sharding, on_main_process
-from pipeline.training.tracking import tracking
+from pipeline.training.progress import tracking
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3

@@ -34,14 +34,16 @@ class Anchored(FusionMethod):
     """Anchored fusion; also saved as a standard fusion for stock AdapterHub if an equivalent one exists."""
 
     file = ANCHORED_FILE
+    rank_key = "fusion_rank"  # in the flat recipe
 
     def misfit(self, recipe: Recipe, width: int) -> str:
-        return too_wide("fusion_rank", recipe.anchor.rank, width)
+        return too_wide(self.rank_key, recipe.flat()[self.rank_key], width)
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
     ) -> None:
-        anchor_fusion(backbone, members, recipe.anchor.rank, {} if anchor is None else {anchor: recipe.anchor.score})
+        bias = {} if anchor is None else {anchor: recipe.anchor.score}
+        anchor_fusion(backbone, members, recipe.flat()[self.rank_key], bias)
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
         """Write AdapterHub's format too, if :func:`as_stock` finds weights for all sites."""

@@ -6,25 +6,12 @@ anchor: initially K = 0 and b = 0 make attention uniform, and A = 0 makes the va
 ``o = 1/N sum_n z_n``. AdapterHub's layer can compute the same for any number of experts.
 """
 
-from collections.abc import Sequence
-
-from transformers import PreTrainedModel
-
-from pipeline.methods.anchored import Anchored, anchor_fusion
-from pipeline.methods.saved import too_wide
-from pipeline.settings.recipe import Recipe
+from pipeline.methods.anchored import Anchored
 
 
 class Experts(Anchored):
     file = "expert_fusion.safetensors"
-
-    def misfit(self, recipe: Recipe, width: int) -> str:
-        return too_wide("experts_rank", recipe.experts.rank, width)
-
-    def put_in(
-        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
-    ) -> None:
-        anchor_fusion(backbone, members, recipe.experts.rank, {})
+    rank_key = "experts_rank"
 
 
 FORM = Experts()

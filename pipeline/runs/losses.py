@@ -15,7 +15,7 @@ from pipeline.runs.request import Part, Parts, first_of
 from pipeline.training.fit import Loss
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
 from pipeline.training.terms import Terms, loss_with, terms_of
-from pipeline.training.terms.term import Regularised, divergence_of
+from pipeline.training.terms.term import Regularised
 
 
 def loss_of(
@@ -30,10 +30,10 @@ def loss_of(
     def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
         return model(piece.task, **inputs_of(piece.batch))
 
-    losses = {name: _objective(part, data[name], device).loss for name, part in parts.items()}
+    objectives = {name: _objective(part, data[name], device) for name, part in parts.items()}
 
     def objective(outputs: Tensor, piece: Piece) -> Tensor:
-        return losses[piece.task](outputs, piece.batch["labels"])
+        return objectives[piece.task].loss(outputs, piece.batch["labels"])
 
     first = first_of(parts)
     terms = terms_of(
@@ -41,7 +41,7 @@ def loss_of(
             first.recipe,
             built.model,
             forward,
-            lambda name: divergence_of(parts[name].task, parts[name].recipe),
+            lambda name: objectives[name].divergence,
             lambda name: built.model.of(name).encoders,
             {*backbone.tensor_names, *copied_parameters(built.model.of(first.task.name).backbone)},
             built.without_decay,

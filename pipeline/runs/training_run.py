@@ -40,9 +40,9 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import HALF, SMALLER_STEPS, check_memory, full_memory_explained, make_accelerator
 from pipeline.training.fit import TrainingData, fit
 from pipeline.training.process_group import check_sharding, is_sharded
+from pipeline.training.progress import tracking
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
-from pipeline.training.tracking import tracking
 
 
 class TrainingRun:

@@ -17,13 +17,16 @@ from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
+
 
 @dataclass(frozen=True)
 class Objective:
     """``loss(outputs, labels)`` is the mean over the rows, of outputs (B, k).
 
     ``read(outputs)`` is the prediction as a tensor: probabilities (B, C), or scores (B,). ``decide(outputs)`` has the
-    predicted classes; None: the prediction is a score.
+    predicted classes; None: the prediction is a score. ``divergence`` is Jiang et al. 2020's, section 2.
 
     With class weights the loss is the mean of ``w[label] * loss`` over the rows, not divided by the weights, so that a
     batch may be cut into pieces.
@@ -32,6 +35,7 @@ class Objective:
     loss: Callable[[Tensor, Tensor], Tensor]
     read: Callable[[Tensor], Tensor]
     decide: Callable[[Tensor], np.ndarray] | None
+    divergence: Divergence
 
     def predict(self, outputs: Tensor) -> Prediction:
         """The predictions for ``outputs`` (B, k), which are on the CPU."""
@@ -49,7 +53,10 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
     if task.kind == "labels":
         # The mean over rows and classes. The head has subtracted its threshold, so that 0 separates.
         return Objective(
-            F.binary_cross_entropy_with_logits, torch.sigmoid, lambda outputs: as_sets((outputs > 0).numpy())
+            F.binary_cross_entropy_with_logits,
+            torch.sigmoid,
+            lambda outputs: as_sets((outputs > 0).numpy()),
+            label_divergence,
         )
     if task.kind == "classes":
         if recipe.head == "cosine":
@@ -57,22 +64,25 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
         if recipe.one_logit:
             return _one_logit(weights, recipe.label_smoothing)
         class_loss = partial(_class_loss, weights=weights, smoothing=recipe.label_smoothing)
-        return Objective(class_loss, partial(torch.softmax, dim=-1), lambda outputs: outputs.argmax(dim=-1).numpy())
+        read = partial(torch.softmax, dim=-1)
+        return Objective(class_loss, read, lambda outputs: outputs.argmax(dim=-1).numpy(), class_divergence)
     zero, unit = output_scale(task, recipe)
-    weight = loss_scale(task, recipe)
+    # With ``score_loss`` "raw", the square of the cosine's factor: 25 for 5 cos, 6.25 for 5 (cos + 1) / 2.
+    weight = unit**2 if recipe.head == "cosine" and recipe.score_loss != "normalised" else 1.0
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         error = F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
         return error if weight == 1 else weight * error
 
-    def read(outputs: Tensor) -> Tensor:
+    def score(outputs: Tensor) -> Tensor:
         # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024). Only here: inside the loss a clamped
         # cosine would have no gradient below 0.
         clamped = recipe.head == "cosine" and recipe.cosine_scale == "clamped"
         values = outputs.squeeze(-1)
         return zero + unit * (values.clamp(min=0) if clamped else values)
 
-    return Objective(loss, read, None)
+    divergence: Divergence = squared_error if weight == 1 else partial(squared_error, weight=weight)
+    return Objective(loss, score, None, divergence)
 
 
 def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
@@ -89,17 +99,6 @@ def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
     if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
         return low, high - low
     return (low + high) / 2, (high - low) / 2
-
-
-def loss_scale(task: Task, recipe: Recipe) -> float:
-    """The weight of the squared error of a score in the loss.
-
-    For a cosine with ``score_loss`` "raw" it is the square of the cosine's factor: 25 for 5 cos, 6.25 for
-    5 (cos + 1) / 2. Otherwise it is 1.
-    """
-    if task.kind != "score" or recipe.head != "cosine" or recipe.score_loss == "normalised":
-        return 1.0
-    return output_scale(task, recipe)[1] ** 2
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:
@@ -138,7 +137,7 @@ def _one_logit(weights: Tensor | None, smoothing: float) -> Objective:
         positive = outputs.squeeze(-1).sigmoid()
         return torch.stack([1 - positive, positive], dim=-1)
 
-    return Objective(loss, read, lambda outputs: (outputs.squeeze(-1).sigmoid() > 0.5).long().numpy())
+    return Objective(loss, read, lambda z: (z.squeeze(-1).sigmoid() > 0.5).long().numpy(), class_divergence)
 
 
 def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
@@ -163,4 +162,26 @@ def _cosine_classes(weights: Tensor | None, reverse: bool) -> Objective:
         similar = outputs.squeeze(-1) > 0
         return (~similar if reverse else similar).long().numpy()
 
-    return Objective(loss, read, decide)
+    return Objective(loss, read, decide, squared_error)
+
+
+def class_divergence(one: Tensor, other: Tensor) -> Tensor:
+    """Symmetric Kullback-Leibler divergence ``sum_c (p_c - q_c)(z_c - y_c)`` of logits z and y, p and q their softmax.
+
+    A single logit is the Bernoulli case ``(p - q)(z - y)`` with logistic p and q; its softmax would always be 1.
+    Each of the two KL terms holds its target fixed, as in the authors' code, so the gradient for z is just ``p - q``
+    per row, and that for y its negative. Their code sums over a batch; with a mean, a weight fits any batch size.
+    """
+    probabilities = (one.sigmoid(), other.sigmoid()) if one.shape[-1] == 1 else (one.softmax(-1), other.softmax(-1))
+    apart = (probabilities[0] - probabilities[1]).detach()
+    return (apart * (one - other)).sum(dim=-1).mean()
+
+
+def label_divergence(one: Tensor, other: Tensor) -> Tensor:
+    """The Bernoulli case of :func:`class_divergence` for every class, as the mean over the classes."""
+    return ((one.sigmoid() - other.sigmoid()).detach() * (one - other)).mean()
+
+
+def squared_error(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
+    """The divergence of scores and cosines, with the ``weight`` that the squared error has in the loss."""
+    return weight * (one - other).square().sum(dim=-1).mean()

@@ -18,8 +18,9 @@ from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
+from pipeline.training.objectives import class_divergence, objective_of, squared_error
 from pipeline.training.terms.smart import Smoothness, perturbation, perturbed
-from pipeline.training.terms.term import Regularised, class_divergence, divergence_of, squared_error
+from pipeline.training.terms.term import Regularised
 from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
@@ -317,4 +318,4 @@ def test_it_is_a_batch_mean_that_is_symmetric_and_zero_where_outputs_agree(diver
     ],
 )
 def test_the_kind_of_output_decides(task, head, expected) -> None:
-    assert divergence_of(find_task(task), Recipe(head=head)) is expected
+    assert objective_of(find_task(task), Recipe(head=head)).divergence is expected
