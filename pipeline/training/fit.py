@@ -154,7 +154,7 @@ def _train(
         tally = _Tally(progress, accelerator.device)
         batches = data.batches(progress.epoch, progress.batch)
         # A GPU computes while the CPU makes the next batches.
-        for pieces in prefetched(batches) if run.on_gpu else batches:
+        for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
             # Seeds and learning rates follow from the step alone, so a resumed run has the same.
             _seed(_step_seed(seed, progress.step, accelerator.process_index), accelerator.device)
             for group in run.optimizer.param_groups:
@@ -207,10 +207,6 @@ class _Run:
         """Steps of all epochs."""
         return self.data.epochs * self.data.batches_per_epoch
 
-    @property
-    def on_gpu(self) -> bool:
-        return self.accelerator.device.type == "cuda"
-
     def factor(self, step: int) -> float:
         """The factor on all peak learning rates at ``step``, from 0."""
         return SCHEDULES[self.recipe.schedule](step, self.total, self.recipe.warmup_ratio)
@@ -229,9 +225,10 @@ class _Run:
     def must_pause(self) -> bool:
         """Whether to write a checkpoint now, or to end; all processes get the same answer."""
         # Asking over GPUs makes the host wait for them.
-        ask_every = 8 if self.accelerator.num_processes > 1 and self.on_gpu else 1
+        accelerator = self.accelerator
+        ask_every = 8 if accelerator.num_processes > 1 and accelerator.device.type == "cuda" else 1
         wanted = self.state.due or self.interrupts.held is not None
-        return self.state.progress.step % ask_every == 0 and in_any_process(self.accelerator, wanted)
+        return self.state.progress.step % ask_every == 0 and in_any_process(accelerator, wanted)
 
     def end_if_interrupted(self) -> None:
         """End all processes after the same step, even those that got no signal."""

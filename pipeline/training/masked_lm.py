@@ -129,10 +129,10 @@ def fit_masked(
         for name, split in held_out.items():
             right = asked = 0
             for number, rows in enumerate(evaluation_order(split.lengths, recipe.batch_size)):
-                batch = _asking(mask(collate(split, rows, tokenizer.pad_token_id), 0, number))
+                (piece,) = cut(mask(collate(split, rows, tokenizer.pad_token_id), 0, number), 1)
                 with torch.inference_mode():
-                    guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
-                right += int((guesses == batch["labels"]).sum())
+                    guesses = trained(**_inputs(piece.batch, accelerator.device)).argmax(dim=-1).cpu()
+                right += int((guesses == piece.batch["labels"]).sum())
                 asked += len(guesses)
             accuracies[name] = right / max(asked, 1)
         return accuracies
@@ -162,24 +162,21 @@ def cut(batch: Batch, pieces: int, most_padding: int | None = None) -> list[Piec
 
     A piece's loss is the sum over its hidden tokens, divided by its ``share``: the batch's hidden tokens times the
     piece's share of rows. Weighted by rows, as in ``fit``, these losses sum to the mean over the batch's hidden tokens.
+    A piece also has ``asked`` (n), the positions of hidden words counted row by row, and their ``labels`` (n).
     """
     lengths = batch["attention_mask"].sum(dim=1)
     # A short batch may have nothing hidden: avoid a division by zero.
-    asked = max(int((batch["labels"] != IGNORED).sum()), 1)
+    hidden = max(int((batch["labels"] != IGNORED).sum()), 1)
     parts = []
     for rows in micro_batches(lengths.numpy(), pieces, most_padding):
-        part = {name: values[rows] for name, values in batch.items()}
         longest = int(lengths[rows].max())
-        part = {name: values[:, :longest] if values.ndim == 2 else values for name, values in part.items()}
-        parts.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / len(lengths)))}))
+        part = {name: values[rows, :longest] if values.ndim == 2 else values[rows] for name, values in batch.items()}
+        labels = part["labels"].flatten()
+        # On the CPU: on a GPU the host would wait for their number.
+        asked = (labels != IGNORED).nonzero().flatten()
+        share = torch.tensor(hidden * (len(rows) / len(lengths)))
+        parts.append(Piece({**part, "asked": asked, "labels": labels[asked], "share": share}))
     return parts
-
-
-def _asking(batch: Batch) -> Batch:
-    """A masked batch with ``asked`` (n), positions of hidden words counted row by row, and their ``labels`` (n)."""
-    # On the CPU: on a GPU the host would wait for their number.
-    asked = (batch["labels"].flatten() != IGNORED).nonzero().flatten()
-    return {**batch, "asked": asked, "labels": batch["labels"].flatten()[asked]}
 
 
 def _inputs(batch: Batch, device: torch.device) -> dict[str, Tensor]:
