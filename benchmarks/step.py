@@ -12,7 +12,7 @@ from torch.optim import AdamW
 
 from pipeline.data.batches import Batch, Piece, collate
 from pipeline.runs.training_run import TrainingRun
-from pipeline.training.optim import parameter_groups
+from pipeline.training.optim import parameter_groups, peak_rates
 
 from .memory import saved_mb
 from .ours import build, loss_of, make_run, source_folders
@@ -78,8 +78,7 @@ def stock_step(run: TrainingRun, batch: Batch, device: str) -> Step:
 
 def optimizer_of(run: TrainingRun, model: nn.Module) -> AdamW:
     """AdamW as ``fit`` makes it, at its peak rate."""
-    assert run.recipe.learning_rate is not None
-    return AdamW(parameter_groups(model, run.recipe.weight_decay), lr=run.recipe.learning_rate, fused=True)
+    return AdamW(parameter_groups(model, peak_rates(model, run.recipe), run.recipe.weight_decay), fused=True)
 
 
 def _sum(terms: Sequence[Tensor]) -> Tensor:

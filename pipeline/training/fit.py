@@ -114,7 +114,7 @@ def fit(
         add_point(progress, 0, None, 0.0)
         return progress
     trained = copy_to_shard(model, accelerator)
-    groups = parameter_groups(trained, recipe.weight_decay, without_decay, peak_rates(trained, recipe, pretrained))
+    groups = parameter_groups(trained, peak_rates(trained, recipe, pretrained), recipe.weight_decay, without_decay)
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     optimizer = OPTIMIZERS[recipe.adam_correction](groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
     wrapped, stepped = accelerator.prepare(trained, optimizer)

@@ -13,26 +13,23 @@ from pipeline.settings.recipe import AdamCorrection, Recipe, Schedule
 
 
 def parameter_groups(
-    model: nn.Module,
-    weight_decay: float,
-    without_decay: Container[str] = frozenset(),
-    rates: Mapping[str, float] | None = None,
+    model: nn.Module, rates: Mapping[str, float], weight_decay: float, without_decay: Container[str] = frozenset()
 ) -> list[dict[str, Any]]:
     """Trainable parameters grouped by weight decay (matrices decay, vectors do not) and peak rate, ``initial_lr``.
 
     Frozen parameters are in no group, so the optimiser keeps no state for them.
 
     Args:
+        rates: peak rate of every trainable parameter by name.
         without_decay: names of matrices exempt from weight decay.
-        rates: peak rate of every trainable parameter by name; None: the optimiser's rate for all.
     """
-    groups: dict[tuple[float | None, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            decay = 0.0 if parameter.ndim < 2 or name in without_decay else weight_decay
-            groups.setdefault((rates[name] if rates else None, decay), []).append(parameter)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, rate in rates.items():
+        parameter = model.get_parameter(name)
+        decay = 0.0 if parameter.ndim < 2 or name in without_decay else weight_decay
+        groups.setdefault((rate, decay), []).append(parameter)
     return [
-        {"params": parameters, "weight_decay": decay, **({"lr": rate, "initial_lr": rate} if rates else {})}
+        {"params": parameters, "weight_decay": decay, "lr": rate, "initial_lr": rate}
         for (rate, decay), parameters in groups.items()
     ]
 

@@ -153,12 +153,12 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
 
     read, step = masked_lm.cut, 0
 
-    def killed(*arguments):
+    def killed(batch, pieces, *padding):
         nonlocal step
-        step += 1
-        if step == 9:
+        step += len(padding)  # an evaluation passes none
+        if padding and step == 9:
             raise KeyboardInterrupt
-        return read(*arguments)
+        return read(batch, pieces, *padding)
 
     monkeypatch.setattr(masked_lm, "cut", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -84,7 +84,8 @@ def test_matrices_of_a_fusion_decay_and_nothing_else(
     recipe = Recipe.parse({"trainable": "fusion", "bottleneck": 8, **settings}, "test")
     encoder = backbone.load()
     add_fusion(encoder, sources, recipe, "songs")
-    groups = parameter_groups(encoder, 0.01, FORMS[recipe.fusion.form].without_decay(encoder))
+    rates = {name: 1e-3 for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    groups = parameter_groups(encoder, rates, 0.01, FORMS[recipe.fusion.form].without_decay(encoder))
     decaying = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
     names = {name for name, parameter in encoder.named_parameters() if id(parameter) in decaying}
     assert sorted({name.split("films,meals.")[1] for name in names}) == decays
