@@ -9,7 +9,7 @@ from torch import Tensor
 from pipeline.data.batches import Batch, Piece, collate, inputs_of
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.objectives import class_divergence, objective_of
-from pipeline.training.terms import loss_with, terms_of
+from pipeline.training.terms import terms_of
 from pipeline.training.terms.term import Regularised
 
 from .backbones import MINILM, NANO, backbone_folder
@@ -79,10 +79,13 @@ def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> S
     terms = terms_of(regularised).of_outputs
     for term in terms:
         term.start({})
-    loss = loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms)
+
+    def loss() -> Tensor:
+        outputs = forward(model, piece)
+        return sum((term(model, piece, outputs) for term in terms), objective.loss(outputs, piece.batch["labels"]))
 
     def after_step() -> None:
         for term in terms:
             term.after_step(1, 100)
 
-    return Step(model, lambda: loss(model, piece), optimizer_of(run, model), after_step)
+    return Step(model, loss, optimizer_of(run, model), after_step)

@@ -14,7 +14,7 @@ from pipeline.runs.build import Built
 from pipeline.runs.request import Part, Parts, first_of
 from pipeline.training.fit import Loss
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
-from pipeline.training.terms import Terms, loss_with, terms_of
+from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 
 
@@ -31,10 +31,6 @@ def loss_of(
         return model(piece.task, **inputs_of(piece.batch))
 
     objectives = {name: _objective(part, data[name], device) for name, part in parts.items()}
-
-    def objective(outputs: Tensor, piece: Piece) -> Tensor:
-        return objectives[piece.task].loss(outputs, piece.batch["labels"])
-
     first = first_of(parts)
     terms = terms_of(
         Regularised(
@@ -47,10 +43,12 @@ def loss_of(
             built.without_decay,
         )
     )
-    regularised = loss_with(forward, objective, terms.of_outputs)
 
     def loss(model: nn.Module, piece: Piece) -> Tensor:
-        return regularised(model, piece) * parts[piece.task].recipe.joint.loss_weight
+        outputs = forward(model, piece)
+        error = objectives[piece.task].loss(outputs, piece.batch["labels"])
+        regularised = sum((term(model, piece, outputs) for term in terms.of_outputs), error)
+        return regularised * parts[piece.task].recipe.joint.loss_weight
 
     return loss, terms
 

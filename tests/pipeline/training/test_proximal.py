@@ -11,7 +11,6 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
 from pipeline.training.objectives import squared_error
-from pipeline.training.terms import loss_with
 from pipeline.training.terms.proximal import Proximal
 from pipeline.training.terms.term import Regularised
 from tests.pipeline.training import toy
@@ -30,10 +29,12 @@ def train(model: nn.Module, weight: float | None) -> Progress:
     """In two pieces a step, without the term where there is no ``weight``."""
     terms = [] if weight is None else [proximal(model, weight)]
 
-    def objective(outputs: Tensor, piece: Piece) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), toy.Y[piece.batch["rows"]])
+    def loss(model: nn.Module, piece: Piece) -> Tensor:
+        outputs = forward(model, piece)
+        error = F.mse_loss(outputs.squeeze(-1), toy.Y[piece.batch["rows"]])
+        return sum((term(model, piece, outputs) for term in terms), error)
 
-    return toy.train(model, pieces=2, loss=loss_with(forward, objective, terms), companions=terms)
+    return toy.train(model, pieces=2, loss=loss, companions=terms)
 
 
 def test_the_term_is_zero_before_the_first_step_in_evaluation_mode() -> None:
