@@ -5,21 +5,12 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
 from pipeline.records.studies import Line
-from pipeline.reporting.published.values import (
-    KEPT,
-    PARAMETERS,
-    REPORTS,
-    Value,
-    absent_rows,
-    published_epochs,
-    published_values,
-    settings_of,
-    statistic_of,
-)
+from pipeline.reporting.published import values as printed
 from pipeline.reporting.report import MISSING, Cell, Table, count, difference_cell, number, scores_cell
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.scores import epoch_scores
@@ -75,13 +66,13 @@ def _best_mean(runs: StudyRuns, groups: Groups) -> list[float]:
     return [max(runs.curve(scored.record.run)["dev"]) for scored in first]
 
 
-def _parameters(groups: Groups) -> list[float]:
+def _parameters(runs: StudyRuns, groups: Groups) -> list[float]:
     models = {scored.record.run: scored.record for group in groups.values() for scored in group[:1]}
     return [sum(record.cost.trainable_parameters for record in models.values()) / 1e6]
 
 
 _OF_A_TASK: dict[str, Callable[[StudyRuns, Groups, str], list[float]]] = {
-    KEPT: lambda runs, groups, task: [scored.value for scored in groups[task]],
+    printed.KEPT: lambda runs, groups, task: [scored.value for scored in groups[task]],
     "best epoch": _best,
     "best epoch and seed": lambda runs, groups, task: [max(_best(runs, groups, task))],
 }
@@ -92,19 +83,8 @@ _OF_ALL_TASKS: dict[str, Callable[[StudyRuns, Groups], list[float]]] = {
         statistics.mean(statistics.mean(_best(runs, groups, task)) for task in groups)
     ],
     "best mean": _best_mean,
-    PARAMETERS: lambda runs, groups: _parameters(groups),
+    printed.PARAMETERS: _parameters,
 }
-
-
-def _columns(source: Published, values: Sequence[Value], tasks: Sequence[str]) -> dict[Column, list[str]]:
-    """The columns of a study's table, those of tasks first, each with what the published tables call it."""
-    columns: dict[Column, list[str]] = {(task, statistic): [] for task in tasks for statistic in _OF_A_TASK}
-    columns |= {("", statistic): [] for statistic in _OF_ALL_TASKS}
-    for metric in dict.fromkeys(value.metric for value in values):
-        column = source.tasks.get(metric, ""), statistic_of(source.report, metric)
-        if column in columns:
-            columns[column].append(metric)
-    return {column: metrics for column, metrics in columns.items() if metrics}
 
 
 def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequence[str]) -> Cell:
@@ -120,65 +100,61 @@ def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequ
     if not values:
         return Cell(MISSING)
     used = runs_of(scored for name, group in groups.items() if task in ("", name) for scored in group)
-    if statistic == PARAMETERS:
+    if statistic == printed.PARAMETERS:
         return Cell(f"{values[0]:.1f}", values[0], used)
     return scores_cell(values, used)
 
 
-def value_tables(runs: StudyRuns, source: Published) -> list[Table]:
-    """Each published table beside ours."""
-    tables = [_value_table(runs, source, name) for name in source.tables]
-    if len(tables) == 1:
-        return tables
-    stems = (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") for name in source.tables)
-    return [
-        replace(table, name=f"published-{stem}", title=f"{table.title}: {name}")
-        for table, stem, name in zip(tables, stems, source.tables, strict=True)
-    ]
-
-
-def _value_table(runs: StudyRuns, source: Published, name: str) -> Table:
-    values, tasks = published_values(source.model_copy(update={"table": name})), tasks_of(runs, source)
-    columns = _columns(source, values, tasks)
+def value_table(runs: StudyRuns, source: Published, name: str) -> Table:
+    """A published table beside ours; it has its name where the study reproduces several."""
+    values, tasks = printed.published_values(source.model_copy(update={"table": name})), tasks_of(runs, source)
+    # Columns of tasks come first.
+    places = [*product(tasks, _OF_A_TASK), *product([""], _OF_ALL_TASKS)]
+    columns: dict[Column, list[str]] = {place: [] for place in places}
+    for metric in dict.fromkeys(value.metric for value in values):
+        column = source.tasks.get(metric, ""), printed.statistic_of(source.report, metric)
+        if column in columns:
+            columns[column].append(metric)
+    columns = {column: metrics for column, metrics in columns.items() if metrics}
     known = {(value.row, value.metric): value for value in values}
     rows = []
     for row in dict.fromkeys(value.row for value in values):
         cells = [Cell(row)]
         for column, metrics in columns.items():
-            theirs = next((known[row, metric] for metric in metrics if (row, metric) in known), None)
-            having = ((line, trained) for line, trained in lines_of(runs, row) if _has(runs, line, theirs))
-            line, trained = next(having, (None, ""))
-            ours = Cell(MISSING) if line is None else _ours(runs, line, trained, column, tasks)
-            cells += _cells(theirs, ours, column)
+            cells += _cells(runs, row, next((known[row, m] for m in metrics if (row, m) in known), None), column, tasks)
         rows.append(tuple(cells))
     heads = ["method"]
     for task, statistic in columns:
-        what = "parameters, millions" if statistic == PARAMETERS else statistic
+        what = "parameters, millions" if statistic == printed.PARAMETERS else statistic
         head = ", ".join(part for part in (task, what) if part)
-        heads += [f"{head}, {source.report}", f"{head}, ours", *(["points"] if statistic != PARAMETERS else [])]
+        heads += [f"{head}, {source.report}", f"{head}, ours", *(["points"] if statistic != printed.PARAMETERS else [])]
     shown = Table.named(
         "published", heads, rows,
         report=source.report, tables=name, split=source.split,
         best=", ".join(dict.fromkeys(statistic for _, statistic in columns if "best" in statistic)),
     )  # fmt: skip
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
-    place = (source.report, name, source.split)
-    why = (f"{absent.row or 'All rows'}: {absent.why}." for absent in absent_rows() if absent[:3] == place)
-    return replace(shown, notes=(*shown.notes, *flags, *why))
+    place = [source.report, name, source.split]
+    why = (f"{row or 'All rows'}: {reason}." for *there, row, reason in printed.absent_rows() if there == place)
+    shown = replace(shown, notes=(*shown.notes, *flags, *why))
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    several = len(source.tables) > 1
+    return replace(shown, name=f"published-{stem}", title=f"{shown.title}: {name}") if several else shown
 
 
-def _cells(theirs: Value | None, ours: Cell, column: Column) -> list[Cell]:
+def _cells(runs: StudyRuns, row: str, theirs: printed.Value | None, column: Column, tasks: Sequence[str]) -> list[Cell]:
     """A published cell, ours, and the difference of scores."""
+    ours = Cell(MISSING)
+    for line, trained in lines_of(runs, row):
+        only = runs.study.row(line.row).published_columns
+        if only is None or (theirs is not None and theirs.metric in only):
+            ours = _ours(runs, line, trained, column, tasks)
+            break
     value, flag = (theirs.value, theirs.flag) if theirs else (None, "")
-    if column[1] == PARAMETERS:
+    if column[1] == printed.PARAMETERS:
         return [Cell(MISSING if value is None else f"{value:g}", value, detail=flag), ours]
     difference = ours.sort - value if isinstance(ours.sort, float) and value is not None else None
     return [Cell(number(value), value, detail=flag), ours, difference_cell(difference)]
-
-
-def _has(runs: StudyRuns, line: Line, value: Value | None) -> bool:
-    only = runs.study.row(line.row).published_columns
-    return only is None or (value is not None and value.metric in only)
 
 
 _OF_EPOCHS = (("training loss", ("train_loss",)), ("train", ("train_acc", "train_r")), ("dev", ("dev_acc", "dev_r")))
@@ -190,7 +166,7 @@ def epochs_table(runs: StudyRuns, source: Published) -> Table | None:
     for table, curve in source.curves.items():
         line = Line(curve.row)
         ours = scores[(scores["method"] == line) & (scores["target"] == curve.task)]
-        for epoch, theirs in enumerate(published_epochs(source.report, table).values(), start=1):
+        for epoch, theirs in enumerate(printed.published_epochs(source.report, table).values(), start=1):
             there = ours[ours["epoch"] == epoch]
             row = {"table": Cell(table), "epoch": Cell(str(epoch), epoch)}
             for part, names in _OF_EPOCHS:
@@ -203,9 +179,9 @@ def epochs_table(runs: StudyRuns, source: Published) -> Table | None:
     return Table.of("published-epochs", rows)
 
 
-def in_effect(recipe: Recipe) -> dict[str, Any]:
-    """The flat values of a resolved recipe, each rate that follows another with its value."""
-    values = recipe.flat()
+def our_settings(recipe: Recipe, method: Method) -> dict[str, Any]:
+    """The flat values of a row's resolved recipe, each rate that follows another with its value."""
+    values = {"method": method, "optimizer": "AdamW", **recipe.flat()}
     for key in ("backbone_learning_rate", "head_learning_rate", "gate_learning_rate"):
         values[key] = values[key] or values["learning_rate"]
     if values["embedding_learning_rate"] is None and values["layer_decay"] == 1:
@@ -215,27 +191,22 @@ def in_effect(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def _our_settings(recipe: Recipe, method: Method) -> dict[str, Any]:
-    return {"method": method, "optimizer": "AdamW", **in_effect(recipe)}
-
-
 def differences(theirs: Mapping[str, Any], recipe: Recipe, method: Method) -> dict[str, tuple[str, str]]:
     """The settings that are stated and not ours, by key: theirs and ours as text.
 
     A setting without effect on our recipe, whose part is at its default there, still differs: the report had it.
     """
-    ours, trains = _our_settings(recipe, method), not KINDS[method].is_ensemble
+    ours, trains = our_settings(recipe, method), not KINDS[method].is_ensemble
+
+    def same(one: Any, other: Any) -> bool:
+        are_numbers = isinstance(one, float | int) and isinstance(other, float | int)
+        return math.isclose(one, other) if are_numbers else bool(one == other)
+
     return {
         key: (_text(value), _text(ours[key]))
         for key, value in theirs.items()
-        if value != UNSTATED and (trains or key == "method") and not _same(value, ours[key])
+        if value != UNSTATED and (trains or key == "method") and not same(value, ours[key])
     }
-
-
-def _same(theirs: Any, ours: Any) -> bool:
-    if isinstance(theirs, float | int) and isinstance(ours, float | int):
-        return math.isclose(theirs, ours)
-    return bool(theirs == ours)
 
 
 def _text(value: Any) -> str:
@@ -244,67 +215,52 @@ def _text(value: Any) -> str:
     return MISSING if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-class Trained(NamedTuple):
-    """A published row, and how ours was trained on one task."""
-
-    table: str
-    name: str
-    task: str
-    theirs: Mapping[str, Any]
-    """What the report says."""
-    recipe: Recipe
-    method: Method
-    runs: tuple[str, ...]
-
-
-def _trained(runs: StudyRuns, source: Published) -> Iterator[Trained]:
-    """Each published row that a row of the study stands for, on each task."""
-    values = published_values(source)
+def _trained(runs: StudyRuns, source: Published) -> Iterator[tuple[str, str, Line, str, list[Scored]]]:
+    """The table and name of each published row, the line of the study that stands for it, and its runs on each task."""
+    values = printed.published_values(source)
     measured = {(value.table, source.tasks.get(value.metric, "")) for value in values}
     for table, name in dict.fromkeys((value.table, value.row) for value in values):
         tasks = [task for task in tasks_of(runs, source) if (table, task) in measured]
         for line, trained in lines_of(runs, name):
             for task in [trained] if trained else tasks:
                 if group := runs.cell(line, task):
-                    theirs, method = settings_of(source.report, table, name, task), runs.study.row(line.row).method
-                    yield Trained(table, name, task, theirs, runs.recipe_of(group[0]), method, runs_of(group))
+                    yield table, name, line, task, group
 
 
-def differences_table(runs: StudyRuns, source: Published) -> Table | None:
-    """A line a published row and setting that is not ours; None where there is none."""
+def settings_tables(runs: StudyRuns, source: Published) -> Iterator[Table]:
+    """The settings of published rows that are not ours, and those that the report does not give for some row."""
     differing: dict[tuple[str, str, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for row in _trained(runs, source):
-        for key, (their, our) in differences(row.theirs, row.recipe, row.method).items():
-            tasks, used = differing.setdefault((row.table, row.name, key, their, our), ({}, {}))
-            tasks[row.task] = None
-            used.update(dict.fromkeys(row.runs))
-    rows = [
-        (*map(Cell, (table, name, key.replace("_", " "), ", ".join(tasks), their)), Cell(our, our, tuple(used)))
-        for (table, name, key, their, our), (tasks, used) in differing.items()
-    ]
-    columns = ("table", "method", "setting", "tasks", source.report, "ours")
-    return Table.named("published-differences", columns, rows) if rows else None
-
-
-def unstated_table(runs: StudyRuns, source: Published) -> Table | None:
-    """A line a setting that the report does not give for some row, and what it is in ours; None without any."""
     unstated: dict[str, dict[str, dict[str, None]]] = {}
-    for row in _trained(runs, source):
-        ours, trains = _our_settings(row.recipe, row.method), not KINDS[row.method].is_ensemble
-        for key, value in row.theirs.items():
-            if trains and value == UNSTATED:
-                unstated.setdefault(key, {}).setdefault(_text(ours[key]), {})[row.task] = None
-    rows = [
-        tuple(map(Cell, (key.replace("_", " "), ", ".join(tasks), our)))
-        for key, values in unstated.items()
-        for our, tasks in values.items()
-    ]
-    return Table.named("published-unstated", ("setting", "tasks", "ours"), rows) if rows else None
+    for table, name, line, task, group in _trained(runs, source):
+        theirs, method = printed.settings_of(source.report, table, name, task), runs.study.row(line.row).method
+        recipe = runs.recipe_of(group[0])
+        ours = our_settings(recipe, method)
+        for key, (their, our) in differences(theirs, recipe, method).items():
+            tasks, used = differing.setdefault((table, name, key, their, our), ({}, {}))
+            tasks[task] = None
+            used.update(dict.fromkeys(runs_of(group)))
+        for key, value in theirs.items():
+            if value == UNSTATED and not KINDS[method].is_ensemble:
+                unstated.setdefault(key, {}).setdefault(_text(ours[key]), {})[task] = None
+    if differing:
+        rows = (
+            (*map(Cell, (table, name, key.replace("_", " "), ", ".join(tasks), their)), Cell(our, our, tuple(used)))
+            for (table, name, key, their, our), (tasks, used) in differing.items()
+        )
+        columns = ("table", "method", "setting", "tasks", source.report, "ours")
+        yield Table.named("published-differences", columns, rows)
+    if unstated:
+        cells = (
+            tuple(map(Cell, (key.replace("_", " "), ", ".join(tasks), our)))
+            for key, values in unstated.items()
+            for our, tasks in values.items()
+        )
+        yield Table.named("published-unstated", ("setting", "tasks", "ours"), cells)
 
 
 def setting_table(runs: StudyRuns, source: Published) -> Table:
     """The published data and backbone beside ours."""
-    report = REPORTS[source.report]
+    report = printed.REPORTS[source.report]
     rows = [
         ("backbone", report["backbone"], backbone_text(runs.result.backbone)),
         ("seeds", report["seeds"], str(len(runs.study.seeds))),
@@ -325,5 +281,6 @@ def published_tables(runs: StudyRuns) -> list[Table]:
     source = runs.study.published
     if source is None:
         return []
-    others = (make(runs, source) for make in (epochs_table, differences_table, unstated_table, setting_table))
-    return [*value_tables(runs, source), *(table for table in others if table is not None)]
+    epochs = epochs_table(runs, source)
+    tables = [value_table(runs, source, name) for name in source.tables] + ([epochs] if epochs is not None else [])
+    return [*tables, *settings_tables(runs, source), setting_table(runs, source)]

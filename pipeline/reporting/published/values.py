@@ -28,17 +28,6 @@ class Value(NamedTuple):
     flag: str
 
 
-class Absent(NamedTuple):
-    """A row of a published table that no study has, or that differs in one, and why."""
-
-    report: str
-    table: str
-    split: str
-    row: str
-    """Empty: all rows of the table."""
-    why: str
-
-
 class Setting(NamedTuple):
     """A setting of published rows. A later one of the file overrides an earlier one that holds for the same row."""
 
@@ -80,9 +69,12 @@ def tables() -> dict[tuple[str, str, str], list[Value]]:
 
 
 @cache
-def absent_rows() -> tuple[Absent, ...]:
-    """What the studies leave out, with the reasons."""
-    return tuple(Absent(*line) for line in _read("absent.csv"))
+def absent_rows() -> list[list[str]]:
+    """The rows of published tables that no study has, or that differ in one: report, table, split, row and the reason.
+
+    An empty row stands for all rows of the table.
+    """
+    return _read("absent.csv")
 
 
 @cache
