@@ -14,7 +14,6 @@ from pipeline.reporting.opponents import (
     ByStudy,
     Duel,
     close_calls_of,
-    close_text,
     duels_of_leading,
     holds_fusion,
     leading_fusion,
@@ -231,8 +230,8 @@ def pool(studies: Sequence[StudyRuns]) -> list[Pooled]:
     looks = looks_of(studies)
     verdicts = judge({kind: mean_of_duels(duels) for kind, duels in by_kind.items()}, looks)
     close = {
-        kind: tuple(map(close_text, close_calls_of(by_kind[kind], comparison.verdict, len(verdicts) * looks)))
-        for kind, comparison in verdicts.items()
+        kind: tuple(call.text for call in close_calls_of(by_kind[kind], test.verdict, len(verdicts) * looks))
+        for kind, test in verdicts.items()
     }
     return [Pooled(kind, _parts(duels), verdicts.get(kind), close.get(kind, ())) for kind, duels in by_kind.items()]
 

@@ -3,7 +3,7 @@
 The maps show what a model attends to in one sentence or pair (Liu & Shen 2023, tables 8 and 9).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from pipeline.models.attention_maps import attention_maps, one_input, shown_laye
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.build import TABLES_FILE, build_report, verdict_and_scores, write_tables
+from pipeline.reporting.build import TABLES_FILE, build_report, write_tables
 from pipeline.reporting.page import write_overview, write_page
 from pipeline.reporting.runs import AttentionMap
 from pipeline.runs.restore import restore_run, task_of
@@ -65,7 +65,8 @@ def report(study: str, reports: Path, attention: str | None = None, runs: Sequen
 
 def summary_of(folder: Path) -> list[str]:
     """Lines of a report: what the study found, its scores, and where the tables and the page are."""
-    lines = verdict_and_scores(folder).split("\n")
+    parts = (folder / TABLES_FILE).read_text(encoding="utf-8").split("\n## ")
+    lines = "\n## ".join(parts[:2]).rstrip().split("\n")
     return [*lines, "", f"all tables: {folder / TABLES_FILE}", f"page: {folder / 'index.html'}"]
 
 
@@ -98,7 +99,8 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
         if record is None:
             raise PipelineError(f"run {run} ({title}) is no longer in {ledger.root}: run compare again")
         try:
-            maps += _maps(record, task, title, sentences, ledger, opened)
+            workspace = opened(record.backbone, Path(record.artifact).parents[2] if record.artifact else ledger.root)
+            maps += _maps(record, task, title, sentences, workspace)
         except PipelineError as error:
             if run not in left_out:
                 notice(f"note: no attention map of run {run} ({title}): {error}")
@@ -148,20 +150,14 @@ def _named(runs: Sequence[str], ledger: Ledger) -> Views:
 
 
 def _maps(
-    record: RunRecord,
-    task: str,
-    title: str,
-    sentences: Sequence[str],
-    ledger: Ledger,
-    opened: Callable[[str, Path], Workspace],
+    record: RunRecord, task: str, title: str, sentences: Sequence[str], workspace: Workspace
 ) -> list[AttentionMap]:
-    workspace = opened(record.backbone, Path(record.artifact).parents[2] if record.artifact else ledger.root)
     backbone = workspace.backbone
     # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last. It reads each
     # task as it read it when it was trained on it.
     own = task in record.trained_on
     model = restore_run(record, task_of(record, task if own else record.task), workspace)
-    trained = record if own else next(source for source in ledger.lineage(record) if source.task == task)
+    trained = record if own else next(each for each in workspace.ledger.lineage(record) if each.task == task)
     recipe = trained.recipe_of(task)
     assert recipe.max_length is not None
     maps = []

@@ -19,13 +19,11 @@ class TaskComparison:
     first: float
     second: float
     metric: str = "different metrics"
-    test: Comparison | None = None
     why_untested: str = ""
+    test: Comparison | None = None
 
     def summary(self) -> dict[str, Any]:
-        values = {key: value for key, value in asdict(self).items() if key != "test"}
-        test = None if self.test is None else {**asdict(self.test), "verdict": self.test.verdict}
-        return {**values, "test": test}
+        return asdict(self) | {"test": self.test and {**asdict(self.test), "verdict": self.test.verdict}}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import sqrt
 from pipeline.records.studies import Line
 from pipeline.reporting.report import TEXTS, amounts, count, paragraphs, points, where_text
 from pipeline.reporting.runs import StudyRuns, mean_of, runs_behind
-from pipeline.stats.paired import Comparison, Difference, mean_difference
+from pipeline.stats.paired import Comparison, mean_difference
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,14 @@ def advice(runs: StudyRuns) -> Advice | None:
     best = max(means, key=lambda line: means[line], default=None)
     if best is None:
         return None
-    others = {line: difference for line in means if line != best and (difference := _from(runs, best, line))}
+    others = {}
+    for line in (line for line in means if line != best):
+        pairs = [(runs.cell(line, target), runs.cell(best, target), target) for target in runs.study.targets]
+        parts = [part for pair in pairs if (part := runs.difference(*pair)) is not None]
+        shared = runs.shared([[*ours, *theirs] for ours, theirs, _ in pairs])
+        # Without common seeds on a target they cannot be paired.
+        if len(parts) == len(pairs) and (difference := mean_difference(parts, shared)) is not None:
+            others[line] = difference
     if not others:
         return None
     costs = {line: _cost(runs, line) for line in (best, *others)}
@@ -51,14 +58,6 @@ def advice(runs: StudyRuns) -> Advice | None:
     family = len(costs) * len(others) // 2 * runs.study.looks
     compared = {line: difference.comparison(family) for line, difference in others.items()}
     return Advice(min((best, *near), key=lambda line: costs[line]), best, compared, costs)
-
-
-def _from(runs: StudyRuns, best: Line, line: Line) -> Difference | None:
-    """The mean difference of a method from the best over all targets; None if they cannot be paired."""
-    pairs = [(runs.cell(line, target), runs.cell(best, target), target) for target in runs.study.targets]
-    parts = [part for pair in pairs if (part := runs.difference(*pair)) is not None]
-    shared = runs.shared([[*ours, *theirs] for ours, theirs, _ in pairs])
-    return mean_difference(parts, shared) if len(parts) == len(pairs) else None
 
 
 def _cost(runs: StudyRuns, line: Line) -> tuple[float, float]:

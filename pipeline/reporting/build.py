@@ -13,7 +13,7 @@ from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost
 from pipeline.records.studies import StudyResult
-from pipeline.reporting import advice, effort, fusion_gain, notes, opponents, scores, transfer
+from pipeline.reporting import advice, effort, notes, opponents, scores, transfer
 from pipeline.reporting.figures import models as model_figures
 from pipeline.reporting.figures import scores as score_figures
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
@@ -30,7 +30,7 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     opponents.opponents_table,
     effort.cost_table,
     scores.low_resource_table,
-    fusion_gain.fusion_gain_table,
+    transfer.fusion_gain_table,
     transfer.built_on_table,
     transfer.forgetting_table,
     transfer.cross_task_table,
@@ -65,7 +65,7 @@ VERDICT = (opponents.opponents_sentences, scores.main_verdict)
 SENTENCES = (
     scores.main_sentences,
     scores.low_resource_sentences,
-    fusion_gain.fusion_sentences,
+    transfer.fusion_sentences,
     transfer.forgetting_sentences,
     notes.failure_sentences,
 )
@@ -78,20 +78,11 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         PipelineError: a run is missing from the ledger, or was scored on different rows than its partners.
     """
     runs = StudyRuns(result, ledger, maps)
-    made: list[Table] = []
-    for make in TABLES:
-        computed = make(runs)
-        if isinstance(computed, Table):
-            made.append(computed)
-        elif computed is not None:
-            made += computed
-    scoring = notes.scoring_text(runs)
-    tables = tuple(
-        replace(table, notes=(scoring, *table.notes))
-        if table.name in _SCORED or table.name.startswith(_TABLE)
-        else table
-        for table in made
-    )
+    tables: list[Table] = []
+    for made in (make(runs) for make in TABLES):
+        for table in [made] if isinstance(made, Table) else made or []:
+            is_scored = table.name in _SCORED or table.name.startswith(_TABLE)
+            tables.append(replace(table, notes=(notes.scoring_text(runs), *table.notes)) if is_scored else table)
     # Cells also name runs outside the study's rows: source adapters and first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
     read = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
@@ -103,7 +94,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         cautions=tuple(advice.cautions(runs)),
         verdict=tuple(sentence for say in VERDICT for sentence in say(runs)),
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
-        tables=tables,
+        tables=tuple(tables),
         figures=write_figures(runs, folder / "figures"),
         notes=tuple(notes.notes(runs)),
         missing=tuple(notes.missing(runs)),
@@ -136,30 +127,29 @@ def marked(cell: Cell) -> str:
     return f"{cell.text} {MARKS[cell.verdict]}".strip()
 
 
-def _in_markdown(cell: Cell) -> str:
-    text = _flat(marked(cell)).replace("|", r"\|")
-    return f"**{text}**" if cell.best else text
+def _flat(shown: Cell | str) -> str:
+    """A cell or text on one line: a line break would end the table row or start something else."""
+    return " ".join((shown if isinstance(shown, str) else marked(shown)).split())
 
 
-def _in_latex(cell: Cell) -> str:
-    text = _flat(marked(cell)).translate(_TEX)
-    return rf"\textbf{{{text}}}" if cell.best else text
+def _in_markdown(shown: Cell | str) -> str:
+    text = _flat(shown).replace("|", r"\|")
+    return f"**{text}**" if isinstance(shown, Cell) and shown.best else text
+
+
+def _in_latex(shown: Cell | str) -> str:
+    text = _flat(shown).translate(_TEX)
+    return rf"\textbf{{{text}}}" if isinstance(shown, Cell) and shown.best else text
 
 
 def write_tables(report: Report, folder: Path) -> None:
     """Write the results in tidy form, and every table as Markdown, LaTeX (booktabs) and CSV."""
     write_table(report.results, folder / "results.csv")
-    write_text(folder / TABLES_FILE, printable(markdown(report)))
-    write_text(folder / "tables.tex", printable(latex(report)))
+    for name in (TABLES_FILE, "tables.tex"):
+        write_text(folder / name, printable(TEMPLATES.get_template(name).render(report=report)))
     with new_folder(folder / "tables") as fresh:
         for table in report.tables:
             write_table(plain_table(table), fresh / f"{table.name}.csv")
-
-
-def verdict_and_scores(folder: Path) -> str:
-    """The beginning of a report's :data:`TABLES_FILE`: the study's findings and the table of scores."""
-    parts = (folder / TABLES_FILE).read_text(encoding="utf-8").split("\n## ")
-    return "\n## ".join(parts[:2]).rstrip()
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:
@@ -194,30 +184,15 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
 
 def plain_table(table: Table) -> pd.DataFrame:
     """The cells as text; a column with verdicts is followed by one with the verdicts in words and their small print."""
-    columns: list[tuple[str, list[str]]] = []
+    names, columns = list[str](), list[list[str]]()  # no dictionary, because column names may repeat
     for index, name in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
-        columns.append((name, [cell.text for cell in cells]))
+        names.append(name)
+        columns.append([cell.text for cell in cells])
         if any(cell.verdict for cell in cells):
-            columns.append((f"{name}, verdict", [cell.verdict or "" for cell in cells]))
-            columns.append((f"{name}, test", [cell.detail for cell in cells]))
-    # Column names may repeat, so this is a list and not a dictionary.
-    data = pd.DataFrame([values for _, values in columns]).T
-    data.columns = pd.Index([name for name, _ in columns])
-    return data
-
-
-def markdown(report: Report) -> str:
-    return TEMPLATES.get_template("tables.md").render(report=report)
-
-
-def latex(report: Report) -> str:
-    return TEMPLATES.get_template("tables.tex").render(report=report)
-
-
-def _flat(text: str) -> str:
-    """``text`` on one line: a line break would end the table row or start something else."""
-    return " ".join(text.split())
+            names += f"{name}, verdict", f"{name}, test"
+            columns += [cell.verdict or "" for cell in cells], [cell.detail for cell in cells]
+    return pd.DataFrame(columns).T.set_axis(names, axis="columns")
 
 
 TEMPLATES = Environment(
@@ -229,10 +204,8 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters |= {
-    "markdown_cell": _in_markdown,
-    "latex_cell": _in_latex,
+    "markdown": _in_markdown,
+    "latex": _in_latex,
     "flat": _flat,
     "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
-    "markdown": lambda text: _flat(text).replace("|", r"\|"),
-    "latex": lambda text: _flat(text).translate(_TEX),
 }

@@ -156,14 +156,11 @@ def _value(group: list[tuple[str, dict[str, Any]]], key: str) -> str:
     """One value, or several with their tasks."""
     tasks = defaultdict[str, dict[str, None]](dict)
     for target, recipe in group:
-        tasks[_shown(recipe.get(key))][target] = None
+        value = recipe.get(key)
+        if isinstance(value, Mapping):  # only extra data is a table
+            value = ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or None
+        tasks[MISSING if value is None else str(value)][target] = None
     return "; ".join(f"{value} ({', '.join(names)})" if len(tasks) > 1 else value for value, names in tasks.items())
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):  # only extra data is a table
-        return ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or MISSING
-    return MISSING if value is None else str(value)
 
 
 def choices_table(runs: StudyRuns) -> Table | None:

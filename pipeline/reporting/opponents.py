@@ -1,30 +1,15 @@
 """Compare every fusion with the best method of each kind without fusion, over all targets together."""
 
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 
 from pipeline.records.studies import Line
-from pipeline.reporting.report import (
-    Cell,
-    Table,
-    amounts,
-    capital,
-    comparison_text,
-    comparisons,
-    detectable_text,
-    difference_cell,
-    judge,
-    judged,
-    line_cell,
-    listed,
-    number,
-    text_cell,
-    where_text,
-)
+from pipeline.reporting import report
+from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of, shared_by
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.study import Study
@@ -98,8 +83,8 @@ ByStudy = Mapping[StudyRuns, Duel]
 
 def own_fusions(study: Study) -> list[str]:
     """The fusion rows that are not variants of another row, in the study's order."""
-    rows = {name: study.row(name) for name in study.methods}
-    return [name for name, row in rows.items() if row.kind.takes == "fusion" and row.variant_of is None]
+    rows = ((name, study.row(name)) for name in study.methods)
+    return [name for name, row in rows if row.kind.takes == "fusion" and row.variant_of is None]
 
 
 @cache
@@ -120,8 +105,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
     fusions = [line for line in runs.lines if study.row(line.row).kind.takes == "fusion"]
     result = []
     for line in fusions:
-        variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
-        own = [line, *variants]
+        own = [line, *(other for other in fusions if study.row(other.row).variant_of == line.row)]
         ours = _best_by_target(runs, own)
         for kind in OPPONENTS:
             those = _lines_of(runs, kind)
@@ -140,12 +124,10 @@ def duels(runs: StudyRuns) -> list[Duel]:
                     read = (scored.score.test for line in candidates for scored in runs.cell(line, target))
                     chosen = chosen or (len(candidates) > 1 and None in read)
                 result.append(Duel(line, ours, kind, best, trials, known, chosen))
-    leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in result}
-    tested = [duel for duel in result if not duel.is_chosen_on_scores]
-    means = {(duel.line, duel.kind): mean_of_duels({runs: duel}) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
-    for family in (True, False):
-        verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family}, runs.study.looks)
+    for leads in (True, False):
+        family = [d for d in result if (d.line == leading_fusion(runs)) is leads and not d.is_chosen_on_scores]
+        verdicts |= report.judge({(d.line, d.kind): mean_of_duels({runs: d}) for d in family}, study.looks)
     return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
 
 
@@ -177,8 +159,7 @@ def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
 
 def names_of(runs: StudyRuns, selected: Selected) -> str:
     """The title of the selected line; several with the number of seeds that they represent: ``a (4), b (1)``."""
-    counts = Counter(map(runs.title, selected.values()))
-    return ", ".join(f"{title} ({n})" if len(counts) > 1 else title for title, n in counts.most_common())
+    return report.counted(map(runs.title, selected.values()))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
@@ -240,16 +221,13 @@ def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
 class CloseCall:
     """A row that was nearly selected for one side of a duel on one target, and would change the verdict."""
 
-    runs: StudyRuns
     target: str
-    selected: Selected
-    other: Line
-    dev: tuple[float, float]
-    """The validation scores of the selected rows and of the other row."""
     duel: Duel
     """The duel with the other row on that target, for all seeds."""
     comparison: Comparison
     """The test of the mean with the other row."""
+    text: str
+    """``On sst, a was selected (0.612 on dev). With b (0.608) there, full fusion would have +1.3 points ....``"""
 
 
 def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
@@ -273,7 +251,12 @@ def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[Cl
                 comparison = None if mean is None else mean.comparison(family)
                 if comparison is not None and comparison.verdict != verdict:
                     dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
-                    yield CloseCall(runs, target, selected, other, (dev, score), changed, comparison)
+                    text = (
+                        f"On {target}, {names_of(runs, selected)} was selected ({report.number(dev)} on dev). With"
+                        f" {runs.title(other)} ({report.number(score)}) there, {runs.title(duel.line)} would have"
+                        f" {report.comparison_text(comparison, duel.kind)}."
+                    )
+                    yield CloseCall(target, changed, comparison, text)
 
 
 @cache
@@ -309,41 +292,32 @@ def opponents_table(runs: StudyRuns) -> Table | None:
     return Table.of(
         "opponents",
         [_duel_row(runs, duel) for duel in duels(runs)],
-        leading=capital(runs.title(leading)) if leading is not None and own else "",
-        own=comparisons(own),
-        others=comparisons(tested[len(own) :]),
+        leading=report.capital(runs.title(leading)) if leading is not None and own else "",
+        own=report.comparisons(own),
+        others=report.comparisons(tested[len(own) :]),
         untested="Not tested" if chosen else "",
         trials="; ".join(unequal),
-        close=" ".join(map(close_text, close_calls(runs))),
+        close=" ".join(call.text for call in close_calls(runs)),
     )
 
 
-def close_text(call: CloseCall) -> str:
-    """``On sst, a was selected (0.612 on dev). With b (0.608) there, full fusion would have +1.3 points ....``"""
-    own, score = map(number, call.dev)
-    test, title = comparison_text(call.comparison, call.duel.kind), call.runs.title
-    where = f"On {call.target}, {names_of(call.runs, call.selected)} was selected ({own} on dev)."
-    return f"{where} With {title(call.other)} ({score}) there, {title(call.duel.line)} would have {test}."
-
-
 def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
-    cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
-    parts = {target: _part(runs, duel, target) for target in duel.parts}
+    parts = {}
+    for target, difference in duel.parts.items():
+        own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
+        variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
+        unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
+        rows = f"{variant}against {names_of(runs, best)}{unlike}"
+        used = runs_of((*cell_of(runs, own, target), *cell_of(runs, best, target)))
+        # It has no verdict, because the mean is tested.
+        parts[target] = report.difference_cell(difference.value, used, untested=rows)
+    cells = {"method": report.line_cell(runs, duel.line), "against": report.text_cell(duel.kind)}
     if len(parts) == 1:
-        return cells | {target: judged(cell, duel.comparison, "the best method") for target, cell in parts.items()}
+        ((target, cell),) = parts.items()
+        return cells | {target: report.judged(cell, duel.comparison, "the best method")}
     mean = mean_of(part.value for part in duel.parts.values())
     used = tuple(dict.fromkeys(run for cell in parts.values() for run in cell.runs))
-    return cells | {"mean": difference_cell(mean, used, duel.comparison, "the best methods")} | parts
-
-
-def _part(runs: StudyRuns, duel: Duel, target: str) -> Cell:
-    """The difference on a target and the two rows compared. It has no verdict, because the mean is tested."""
-    own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
-    variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
-    unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
-    used = runs_of((*cell_of(runs, own, target), *cell_of(runs, best, target)))
-    untested = f"{variant}against {names_of(runs, best)}{unlike}"
-    return difference_cell(duel.parts[target].value, used, untested=untested)
+    return cells | {"mean": report.difference_cell(mean, used, duel.comparison, "the best methods")} | parts
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
@@ -356,20 +330,19 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     named = {
         name: comparison for verdict in _CLAUSES for name, comparison in named.items() if comparison.verdict == verdict
     }
-    texts = dict(zip(named, amounts(named, runs.study), strict=True))
+    texts = dict(zip(named, report.amounts(named, runs.study), strict=True))
     groups = {
         _CLAUSES[comparison.verdict]: [texts[n] for n in named if named[n].verdict == comparison.verdict]
         for comparison in named.values()
     }
-    clauses = [f"{says} {listed(group)}" for says, group in groups.items()]
-    where = where_text(runs.study)
+    clauses = [f"{says} {report.listed(group)}" for says, group in groups.items()]
+    where, detectable = report.where_text(runs.study), report.detectable_text([*own.values()])
     choice = "whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others"
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
-    trials = f" It was selected from more trials than {listed(more)}." if more else ""
+    trials = f" It was selected from more trials than {report.listed(more)}." if more else ""
     yield (
-        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable_text([*own.values()])} Each kind is"
-        f" represented by its best method on the validation rows, {choice}.{_variants(runs, leading)}{trials}"
-        f"{_close_kinds(runs)}"
+        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable} Each kind is represented by its best"
+        f" method on the validation rows, {choice}.{_variants(runs, leading)}{trials}{_close_kinds(runs)}"
     )
 
 
@@ -379,8 +352,9 @@ def _close_kinds(runs: StudyRuns) -> str:
     for call in close_calls(runs):
         if call.duel.line == leading_fusion(runs) and call.target not in where[call.duel.kind]:
             where[call.duel.kind].append(call.target)
-    clauses = [f"that against {kind} on {listed(targets)}" for kind, targets in where.items() if targets]
-    return f" Verdicts that depend on a choice between nearly equal methods: {listed(clauses)}." if clauses else ""
+    clauses = [f"that against {kind} on {report.listed(targets)}" for kind, targets in where.items() if targets]
+    choices = report.listed(clauses)
+    return f" Verdicts that depend on a choice between nearly equal methods: {choices}." if clauses else ""
 
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
@@ -397,7 +371,7 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
             here = ", here the same methods"
         elif not others and first not in own[0]:
             here = f", here {first}"
-        named[listed(own) + here] = own
+        named[report.listed(own) + here] = own
     return named
 
 
@@ -408,5 +382,5 @@ def _variants(runs: StudyRuns, leading: Line) -> str:
     for target, selected in ours.items():
         if {*selected.values()} != {leading}:
             on[names_of(runs, selected)].append(target)
-    used = [f"{names} on {listed(targets)}" for names, targets in on.items()]
+    used = [f"{names} on {report.listed(targets)}" for names, targets in on.items()]
     return f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""

@@ -3,8 +3,9 @@
 import base64
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,16 +67,13 @@ def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
     """By group, the values that most runs with such a value share; removes them from the ``views``."""
     shared: dict[str, Pairs] = {}
     for title in _SHARED:
-        values: dict[str, Counter[str]] = {}
-        for view in views:
-            for name, value in view["groups"][title]:
-                values.setdefault(name, Counter())[value] += 1
+        values = defaultdict[str, Counter[str]](Counter)
+        for name, value in (pair for view in views for pair in view["groups"][title]):
+            values[name][value] += 1
         most = {name: counts.most_common(1)[0] for name, counts in values.items()}
         common = {name: value for name, (value, n) in most.items() if n > 1 and 2 * n > values[name].total()}
         for view in views:
-            view["groups"][title] = [
-                (name, value) for name, value in view["groups"][title] if common.get(name) != value
-            ]
+            view["groups"][title] = [pair for pair in view["groups"][title] if pair not in common.items()]
         shared |= {title: [*common.items()]} if common else {}
     return shared
 
@@ -128,9 +126,12 @@ def write_page(report: Report, folder: Path) -> None:
     All text is escaped. In addition, a content security policy allows only the hashes of the page's script and style,
     so the browser runs nothing else and loads nothing from anywhere.
     """
-    labels = _run_labels(report)
+    labels = defaultdict[str, dict[str, None]](dict)  # the study rows in which every run appears
+    for run, line in zip(report.results["run"], report.results["method"], strict=True):
+        labels[run][report.study.title(line.row, line.source)] = None
     views = [
-        run_view(record, report.curves.get(run), labels.get(run, record.kind)) for run, record in report.records.items()
+        run_view(record, report.curves.get(run), "; ".join(labels[run]) or record.kind)
+        for run, record in report.records.items()
     ]
     page = TEMPLATES.get_template("index.html").render(
         report=report,
@@ -152,20 +153,16 @@ def sort_key(cell: Cell) -> dict[str, str]:
     return {"data-number": f"{cell.sort:.7g}"} if math.isfinite(cell.sort) else {"data-text": ""}
 
 
-def _is_text(cell: Cell) -> bool:
-    if cell.sort is not None:
-        return isinstance(cell.sort, str) and cell.sort not in _EMPTY
-    return cell.text not in _EMPTY and re.fullmatch(r"[-−]?[\d,.]+(e-?\d+)?", cell.text) is None
-
-
 def numeric_columns(table: Table) -> list[bool]:
     """For every column, whether it holds only numbers and gaps, and so is set flush right."""
+
+    def is_text(cell: Cell) -> bool:
+        if cell.sort is not None:
+            return isinstance(cell.sort, str) and cell.sort not in _EMPTY
+        return cell.text not in _EMPTY and re.fullmatch(r"[-−]?[\d,.]+(e-?\d+)?", cell.text) is None
+
     columns = range(len(table.columns))
-    return [column > 0 and not any(_is_text(row[column]) for row in table.rows) for column in columns]
-
-
-def marked_columns(table: Table) -> list[bool]:
-    return [any(row[column].verdict for row in table.rows) for column in range(len(table.columns))]
+    return [column > 0 and not any(is_text(row[column]) for row in table.rows) for column in columns]
 
 
 def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
@@ -191,32 +188,20 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _run_labels(report: Report) -> dict[str, str]:
-    """The study rows in which every run appears."""
-    labels: dict[str, dict[str, None]] = {}
-    for run, line in zip(report.results["run"], report.results["method"], strict=True):
-        labels.setdefault(run, {})[report.study.title(line.row, line.source)] = None
-    return {run: "; ".join(titles) for run, titles in labels.items()}
-
-
 def _results_table(report: Report) -> Table:
+    def cell(column: str, value: Any) -> Cell:
+        if isinstance(value, Line):
+            return Cell(report.study.title(value.row, value.source))
+        if pd.isna(value):
+            return Cell("-")
+        # A seed is a name, not a quantity, so it has no thousands separator.
+        text = str(value) if column == "seed" else value_text(value, 4 if column == "value" else None)
+        sort = value if isinstance(value, str) else float(value)
+        return Cell(text, sort, (value,) if column == "run" else ())
+
     columns = tuple(str(column).replace("_", " ") for column in report.results)
-    rows = tuple(
-        tuple(_result_cell(report, str(name), value) for name, value in row.items())
-        for row in report.results.to_dict("records")
-    )
-    return Table("results", "Runs", columns, rows)
-
-
-def _result_cell(report: Report, column: str, value: Any) -> Cell:
-    if isinstance(value, Line):
-        return Cell(report.study.title(value.row, value.source))
-    if pd.isna(value):
-        return Cell("-")
-    # A seed is a name, not a quantity, so it has no thousands separator.
-    text = str(value) if column == "seed" else value_text(value, 4 if column == "value" else None)
-    sort = value if isinstance(value, str) else float(value)
-    return Cell(text, sort, (value,) if column == "run" else ())
+    rows = (tuple(cell(str(name), value) for name, value in row.items()) for row in report.results.to_dict("records"))
+    return Table("results", "Runs", columns, tuple(rows))
 
 
 SUMMARY = "summary.json"
@@ -254,23 +239,20 @@ def write_overview(report: Report, folder: Path) -> None:
     write_json(folder / SUMMARY, summary.model_dump())
     # If two studies end at once, the lock ensures that the last writer has read both.
     with locked(folder.parent / ".overview.lock"):
-        studies = {page.parent.name: _read(page.parent) for page in sorted(folder.parent.glob("*/index.html"))}
+        studies: dict[str, Summary | None] = {}
+        for page in sorted(folder.parent.glob("*/index.html")):
+            studies[page.parent.name] = None
+            with suppress(PipelineError):
+                studies[page.parent.name] = read_model(Summary, page.with_name(SUMMARY), "report the study again")
         names = sorted(studies, key=lambda name: study.finished if (study := studies[name]) else "", reverse=True)
-        page = TEMPLATES.get_template("overview.html").render(studies={name: studies[name] for name in names})
-        write_text(folder.parent / "index.html", printable(page))
-
-
-def _read(folder: Path) -> Summary | None:
-    try:
-        return read_model(Summary, folder / SUMMARY, "report the study again")
-    except PipelineError:
-        return None
+        overview = TEMPLATES.get_template("overview.html").render(studies={name: studies[name] for name in names})
+        write_text(folder.parent / "index.html", printable(overview))
 
 
 TEMPLATES.globals |= {
     "marks": {verdict: mark for verdict, mark in MARKS.items() if verdict is not None},
     "numeric_columns": numeric_columns,
-    "marked_columns": marked_columns,
+    "marked_columns": lambda table: [any(cell.verdict for cell in column) for column in zip(*table.rows, strict=True)],
     "sort_key": sort_key,
     "value_text": value_text,
 }

@@ -3,6 +3,7 @@
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,12 +69,6 @@ def interval_text(comparison: Comparison, study: Study | None = None) -> str:
     return f"{CONFIDENCE}{points(low, sign=False)} to {points(high, sign=False)}{fewer}"
 
 
-def amount_text(comparison: Comparison, study: Study) -> str:
-    """``1.3 points (95 % CI 0.4 to 2.1)``; for a loss, amount and interval of the reversed test."""
-    amount = comparison if comparison.difference >= 0 else comparison.reversed()
-    return f"{points(amount.difference, sign=False)} points ({interval_text(amount, study)})"
-
-
 def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
     """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: only the first has units."""
     texts: list[str] = []
@@ -107,42 +102,37 @@ def detectable_text(tests: Sequence[Comparison]) -> str:
 
 
 def value_text(value: Any, digits: int | None = None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(value_text, value)) or "-"
-    if isinstance(value, int | float):
-        return number_text(value, digits)
+    """A value in words; a number with as many digits as a reader needs: ``1,234``, ``12.3``, ``0.0123``."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ", ".join(map(value_text, value)) or "-"
+        case int():
+            return f"{value:,}"
+        case float() if not math.isfinite(value):
+            return "-"
+        case float() if digits is not None:
+            return f"{value:.{digits}f}"
+        case float() if value == int(value) or abs(value) >= 100:
+            return f"{value:,.0f}"
+        case float():
+            return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
     # run.json has the whole hash.
     return value[:12] if isinstance(value, str) and _HASH.fullmatch(value) else str(value)
-
-
-def number_text(value: float, digits: int | None = None) -> str:
-    """A number with as many digits as a reader needs: ``1,234``, ``12.3``, ``0.0123``; ``-`` for none."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not math.isfinite(value):
-        return "-"
-    if digits is not None:
-        return f"{value:.{digits}f}"
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
-
-
-def percent(share: float) -> str:
-    """``24 %``, ``2.2 %``, ``0.01 %``, with two significant digits."""
-    value = 100 * share
-    if value >= 10 or value == 0:
-        return f"{value:.0f} %"
-    return f"{value:.1f} %" if value >= 0.95 else f"{value:.2g} %"
 
 
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def counted(names: Iterable[str]) -> str:
+    """One name, or several with how often they are there: ``a (4), b (1)``."""
+    counts = Counter(names)
+    return ", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common())
 
 
 def where_text(study: Study, targets: Sequence[str] | None = None) -> str:
@@ -277,11 +267,13 @@ def count_cell(value: float | None, used: tuple[str, ...] = ()) -> Cell:
 
 
 def share_cell(part: float | None, whole: int | None, among: int = 1) -> Cell:
-    """``part`` as a share of ``whole``, divided by ``among``."""
+    """``part`` as a share of ``whole``, divided by ``among``: ``24 %``, ``2.2 %``, ``0.01 %``."""
     if part is None or not whole:
         return Cell(MISSING)
     share = part / among / whole
-    return Cell(percent(share), share)
+    value = 100 * share
+    form = ".0f" if value >= 10 or value == 0 else ".1f" if value >= 0.95 else ".2g"
+    return Cell(f"{value:{form}} %", share)
 
 
 def scores_cell(values: Sequence[float], used: tuple[str, ...] = (), detail: str = "") -> Cell:
@@ -336,10 +328,9 @@ def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts:
         group, entries = runs.cell(line, target, rows), runs.entries(line, target, rows)
         there, whole = there + len(group), whole + len(entries)
         details = [f"{len(group)} of {len(entries)} runs"] if len(entries) > 1 else []
-        for entry in entries:
-            if entry.error is not None:
-                source = "" if entry.line == line else f"{entry.method} "
-                details.append(f"{source}seed {entry.seed} failed: {entry.error}")
+        for entry in (entry for entry in entries if entry.error is not None):
+            source = "" if entry.line == line else f"{entry.method} "
+            details.append(f"{source}seed {entry.seed} failed: {entry.error}")
         values, comparison = [scored.value for scored in group], verdicts.get((place, target))
         if comparison is not None:
             details.insert(0, comparison_text(comparison, against))
@@ -361,17 +352,15 @@ def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts:
     return cells
 
 
-def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> list[dict[str, Cell]]:
+def with_best(rows: Sequence[dict[str, Cell]], columns: Sequence[str]) -> list[dict[str, Cell]]:
     """Mark the highest score in every column."""
-    highest = {}
+    highest: dict[str, float] = {}
     for name in columns if len(rows) > 1 else ():
         scores = [score for row in rows if isinstance(score := row[name].sort, float)]
-        highest[name] = max(scores, default=None)
+        if scores:
+            highest[name] = max(scores)
     return [
-        {
-            name: replace(cell, best=cell.sort is not None and cell.sort == highest.get(name))
-            for name, cell in row.items()
-        }
+        row | {name: replace(row[name], best=True) for name, score in highest.items() if row[name].sort == score}
         for row in rows
     ]
 

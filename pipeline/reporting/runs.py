@@ -34,12 +34,6 @@ class AttentionMap:
     """Number of top layers that belong to the task alone in a model whose tasks share the rest; None: tasks share no
     layers, or all."""
 
-    def part(self, layer: int, depth: int) -> str:
-        """Whether one of ``depth`` layers is the task's own or shared; empty if the model is not split."""
-        if self.own_layers is None:
-            return ""
-        return "its own" if layer > depth - self.own_layers else "shared"
-
     def keys(self, layer: int) -> list[str]:
         """Labels of the attended positions: those of the prefix, then the tokens."""
         more = self.layers[layer].shape[1] - len(self.tokens)

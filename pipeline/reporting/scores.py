@@ -9,28 +9,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.records.studies import Line
-from pipeline.reporting.report import (
-    MISSING,
-    MOST_NAMED,
-    Cell,
-    Table,
-    Verdicts,
-    against_reference,
-    amount_text,
-    amounts,
-    capital,
-    comparisons,
-    count,
-    count_cell,
-    effort_cells,
-    line_cell,
-    listed,
-    marks_note,
-    number,
-    score_cells,
-    where_text,
-    with_best,
-)
+from pipeline.reporting import report
+from pipeline.reporting.report import Cell, Table, Verdicts
 from pipeline.reporting.runs import StudyRuns, joint_titles, mean_of, peak_memory_of, records_of, runs_of
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
@@ -42,46 +22,43 @@ _SAYS = {"better": "better than", "worse": "worse than", "not significant": "not
 
 @cache
 def main_verdicts(runs: StudyRuns) -> Verdicts:
-    return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
+    return report.against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
 
 
 def main_table(runs: StudyRuns) -> Table | None:
-    against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
-    columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
-    rows = with_best([_main_row(runs, line) for line in runs.lines], columns)
+    targets, verdicts, rows = runs.study.targets, main_verdicts(runs), []
+    for line in runs.lines:
+        group = runs.all(line)
+        records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
+        cells = report.score_cells(runs, (line, None), targets, verdicts)
+        if len(targets) > 1:
+            scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
+            rescaled = overall(scores, runs.metrics)[1] if len(scores) == len(targets) else None  # r as (r+1)/2
+            cells[MEANS[1]] = Cell(report.number(rescaled), rescaled, cells["mean"].runs)
+        row = {
+            "method": report.line_cell(runs, line),
+            **cells,
+            "trainable parameters": report.count_cell(mean_of(record.cost.trainable_parameters for record in records)),
+            **report.effort_cells(runs, line.row, group),
+            "peak memory, MB": report.count_cell(peak_memory_of(records)),
+            "epochs": Cell(", ".join(map(str, epochs)) or report.MISSING, max(epochs, default=None)),
+        }
+        rows.append(row)
+    rows = report.with_best(rows, [*map(runs.column, targets), *(MEANS if len(targets) > 1 else ())])
     looks = f"{runs.study.looks} looks" if runs.study.looks > 1 else ""
-    joint = joint_titles(runs)
-    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, looks=looks, joint=joint)
-
-
-def _main_row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
-    targets, group = runs.study.targets, runs.all(line)
-    records, epochs = records_of(group), sorted({*map(runs.epochs, group)})
-    cells = score_cells(runs, (line, None), targets, main_verdicts(runs))
-    if len(targets) > 1:
-        scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
-        rescaled = overall(scores, runs.metrics)[1] if len(scores) == len(targets) else None  # r as (r+1)/2
-        cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)
-    return {
-        "method": line_cell(runs, line),
-        **cells,
-        "trainable parameters": count_cell(mean_of(record.cost.trainable_parameters for record in records)),
-        **effort_cells(runs, line.row, group),
-        "peak memory, MB": count_cell(peak_memory_of(records)),
-        "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
-    }
+    against, joint = runs.title(runs.reference), joint_titles(runs)
+    return Table.of(
+        "main", rows, against=against, level=LEVEL, comparisons=report.comparisons(verdicts), looks=looks, joint=joint
+    )
 
 
 @cache
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
     """The comparison of every line on the mean over targets, highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
-    comparisons = {
-        line: comparison
-        for line in _undivided_lines(runs)
-        if (comparison := main_verdicts(runs).get(((line, None), scope))) is not None
-    }
-    return dict(sorted(comparisons.items(), key=lambda pair: -pair[1].difference))
+    verdicts = main_verdicts(runs)
+    tests = {line: test for line in _undivided_lines(runs) if (test := verdicts.get(((line, None), scope))) is not None}
+    return dict(sorted(tests.items(), key=lambda pair: -pair[1].difference))
 
 
 def _undivided_lines(runs: StudyRuns) -> list[Line]:
@@ -103,7 +80,7 @@ def which_compared(runs: StudyRuns) -> str:
         which.append("those that can be tested")
     if split:
         rows = {line.row: runs.study.title(line.row) for line in split}
-        which.append(f"without {listed([*rows.values()])}, which has a line for each source")
+        which.append(f"without {report.listed([*rows.values()])}, which has a line for each source")
     return ", ".join(which)
 
 
@@ -119,32 +96,27 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
     groups, against = _by_verdict(runs), runs.title(runs.reference)
     if not groups:
         return
-    where, total = where_text(runs.study), sum(map(len, groups.values()))
-    if total <= MOST_NAMED:
-        clauses = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in groups.items())
+    where, total = report.where_text(runs.study), sum(map(len, groups.values()))
+    if total <= report.MOST_NAMED:
+        clauses = (f"{verdict}: {'; '.join(report.amounts(own, runs.study))}" for verdict, own in groups.items())
         yield f"Compared with {against} on {where}, {'; '.join(clauses)}."
         return
-    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in groups.items()])
-    means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
+    counts = report.listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in groups.items()])
+    means = {line: mean for line in runs.lines if (mean := runs.mean(line)) is not None}
     best = max(means, key=lambda line: means[line])
-    highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
+    highest = f"the highest score is {report.number(means[best])} ({runs.title(best)})"
     which, others = which_compared(runs), len(runs.lines) - 1
     methods = f"{total} of the {others} other methods ({which})" if which else f"The {total} other methods"
     yield f"{methods} compared with {against} on {where}: {counts}; {highest}."
 
 
-def _mean(runs: StudyRuns, line: Line) -> float | None:
-    """The mean over targets of their mean scores; None if one is missing."""
-    scores = [statistics.mean(scored.value for scored in own) for own in runs.groups(line).values()]
-    return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
-
-
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
     """A sentence per verdict on the mean, if the methods are too many for :func:`main_verdict` to name."""
-    groups, against, where = _by_verdict(runs), runs.title(runs.reference), where_text(runs.study)
-    if sum(map(len, groups.values())) > MOST_NAMED:
+    groups, against, where = _by_verdict(runs), runs.title(runs.reference), report.where_text(runs.study)
+    if sum(map(len, groups.values())) > report.MOST_NAMED:
         for verdict, own in groups.items():
-            yield f"{capital(_SAYS[verdict])} {against} on {where}: {'; '.join(amounts(own, runs.study))}."
+            methods = "; ".join(report.amounts(own, runs.study))
+            yield f"{report.capital(_SAYS[verdict])} {against} on {where}: {methods}."
 
 
 class LowResource:
@@ -174,7 +146,7 @@ class LowResource:
     @cached_property
     def verdicts(self) -> Verdicts:
         places = [(row, point) for row in self.rows for point in self.points]
-        return against_reference(self.runs, places, self.targets)
+        return report.against_reference(self.runs, places, self.targets)
 
 
 @cache
@@ -190,24 +162,21 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
         return None
     rows = []
     for point in curve.points:
-        lines = [_curve_row(runs, curve, row, point) for row in curve.rows]
-        rows += with_best(lines, [*map(runs.column, curve.targets)])
+        sizes = {size for target in curve.targets if (size := curve.train_rows(point, [target])) is not None}
+        largest = max(sizes, default=None)
+        size_cell = Cell(report.count(largest) if len(sizes) == 1 else "all", largest)
+        lines = [
+            {
+                "training rows": size_cell,
+                "method": report.line_cell(runs, Line(row)),
+                **report.score_cells(runs, (row, point), curve.targets, curve.verdicts),
+            }
+            for row in curve.rows
+        ]
+        rows += report.with_best(lines, [*map(runs.column, curve.targets)])
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
-    marks = marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
+    marks = report.marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
     return Table.of("low-resource", rows, sources=sources, marks=marks)
-
-
-def _curve_row(runs: StudyRuns, curve: LowResource, row: str, point: int | None) -> dict[str, Cell]:
-    cells = score_cells(runs, (row, point), curve.targets, curve.verdicts)
-    return {"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells}
-
-
-def _size_cell(curve: LowResource, point: int | None) -> Cell:
-    if point is not None:
-        return Cell(f"{point:,}", point)
-    sizes = {size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None}
-    largest = max(sizes, default=None)
-    return Cell(count(largest) if len(sizes) == 1 else "all", largest)
 
 
 def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
@@ -216,15 +185,15 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
     if curve is None:
         return
     scope = None if len(curve.targets) > 1 else curve.targets[0]
-    where, against = where_text(runs.study, curve.targets), runs.title(runs.reference)
+    where, against = report.where_text(runs.study, curve.targets), runs.title(runs.reference)
     for point in curve.points[:-1]:
         parts, same = list[str](), list[Line]()
         for row in curve.rows:
             comparison = curve.verdicts.get(((row, point), scope))
             if comparison is not None and comparison.significant:
-                parts.append(
-                    f"{runs.study.title(row)} is {comparison.verdict} by {amount_text(comparison, runs.study)}"
-                )
+                amount = comparison if comparison.difference >= 0 else comparison.reversed()
+                size, interval = report.points(amount.difference, sign=False), report.interval_text(amount, runs.study)
+                parts.append(f"{runs.study.title(row)} is {comparison.verdict} by {size} points ({interval})")
             elif comparison is not None:
                 same.append(Line(row))
         if same:
@@ -282,8 +251,8 @@ def epoch_table(runs: StudyRuns) -> Table | None:
             values = {f"epoch {epoch}": own.get((line, target, epoch)) for epoch in shown}
             if not any(value is not None for value in values.values()):
                 continue
-            cells = {name: Cell(number(value), value) for name, value in values.items()}
+            cells = {name: Cell(report.number(value), value) for name, value in values.items()}
             where = {"rows": Cell(part)} if trained else {}
             task = Cell(target, target, runs_of(group))
-            rows.append({"method": line_cell(runs, line), "task": task, **where, **cells})
+            rows.append({"method": report.line_cell(runs, line), "task": task, **where, **cells})
     return Table.of("epochs", rows)

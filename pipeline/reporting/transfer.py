@@ -1,6 +1,7 @@
-"""What tasks give to each other: rows beside those they are built on, models on other tasks, forgetting."""
+"""What tasks give to each other: rows beside those they are built on, models on other tasks, forgetting, fusions."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,27 +9,12 @@ from itertools import product
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
-from pipeline.reporting.report import (
-    MISSING,
-    MOST_NAMED,
-    Cell,
-    Table,
-    capital,
-    count_cell,
-    difference_cell,
-    group_cell,
-    interval_text,
-    judge,
-    judged,
-    line_cell,
-    listed,
-    marks_note,
-    points,
-    scores_cell,
-    text_cell,
-)
+from pipeline.reporting import report
+from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.settings.kinds import KINDS
+from pipeline.settings.parts import gates_text
+from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison
 
 
@@ -59,7 +45,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
         for target in runs.study.targets
     }
     result = []
-    for (line, target), comparison in judge(family, runs.study.looks).items():
+    for (line, target), comparison in report.judge(family, runs.study.looks).items():
         turn = runs.study.turn(line.row, target)
         tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
         result.append(Contrast(line, bases[line], line.source or ", ".join(tasks), target, comparison))
@@ -73,26 +59,26 @@ def built_on_table(runs: StudyRuns) -> Table | None:
         base, group = runs.cell(contrast.base, contrast.target), runs.cell(contrast.line, contrast.target)
         test, both, against = contrast.comparison, runs_of((*group, *base)), runs.title(contrast.base)
         row = {
-            "method": line_cell(runs, contrast.line),
-            "base method": line_cell(runs, contrast.base),
-            "other tasks": text_cell(contrast.sources),
-            "target": text_cell(contrast.target),
-            "base score": group_cell(base),
+            "method": report.line_cell(runs, contrast.line),
+            "base method": report.line_cell(runs, contrast.base),
+            "other tasks": report.text_cell(contrast.sources),
+            "target": report.text_cell(contrast.target),
+            "base score": report.group_cell(base),
             "base steps": _steps_cell(runs, base),
-            "score": group_cell(group),
+            "score": report.group_cell(group),
             "steps": _steps_cell(runs, group),
-            "difference, points": difference_cell(test.difference, both, test, against),
+            "difference, points": report.difference_cell(test.difference, both, test, against),
         }
         rows.append(row)
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
-    marks = marks_note("the base method", rows)
+    marks = report.marks_note("the base method", rows)
     return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
 
 
 def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
     """Optimiser steps on the target's rows, mean over seeds; empty if unknown for any run."""
     steps = [runs.steps_on(scored.record, scored.entry.target) for scored in group]
-    return count_cell(None if None in steps else mean_of(steps))
+    return report.count_cell(None if None in steps else mean_of(steps))
 
 
 _READINGS = {
@@ -116,18 +102,19 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
         across[line, task, target] = own = [scored for scored in read if scored.score.reading is not None]
         # A model on another task against that task's model, over their common seeds.
         tests[line, task, target] = runs.difference(own, runs.cell(line, target), target)
-    verdicts = judge(tests, runs.study.looks)
+    verdicts = report.judge(tests, runs.study.looks)
     rows = []
     for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
-        row = {"method": line_cell(runs, line), "trained on": text_cell(task)}
+        row = {"method": report.line_cell(runs, line), "trained on": report.text_cell(task)}
         for target in targets:
-            cell = group_cell(runs.cell(line, task), "its own task") if task == target else Cell(MISSING)
+            cell = report.group_cell(runs.cell(line, task), "its own task") if task == target else Cell(report.MISSING)
             if group := across[line, task, target]:
-                cell = group_cell(group, _READINGS[group[0].score.reading or ""])
-                cell = judged(cell, verdicts.get((line, task, target)), f"{runs.title(line)} on {target}")
+                cell = report.group_cell(group, _READINGS[group[0].score.reading or ""])
+                cell = report.judged(cell, verdicts.get((line, task, target)), f"{runs.title(line)} on {target}")
             row[runs.column(target)] = cell
         rows.append(row)
-    return Table.of("cross-task", rows, marks=marks_note("the same method trained on that column's task", verdicts))
+    marks = report.marks_note("the same method trained on that column's task", verdicts)
+    return Table.of("cross-task", rows, marks=marks)
 
 
 @dataclass(frozen=True)
@@ -178,7 +165,7 @@ def changes(runs: StudyRuns) -> list[Change]:
                 change = Change(line.row, source, target, before, after, tuple(scored.record.run for scored in used))
                 first = [trainer.run if (trainer := runs.trainer(scored.on(source))) else None for scored in used]
                 tests[change] = runs.difference_of_pairs([*zip(change.runs, first, strict=True)], source)
-    verdicts = judge(tests, runs.study.looks)
+    verdicts = report.judge(tests, runs.study.looks)
     return [replace(change, comparison=verdicts.get(change)) for change in tests]
 
 
@@ -212,31 +199,31 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line per measured pair of tasks and per proven row; None if there is neither."""
     measured = [
         {
-            "method": line_cell(runs, Line(change.row)),
-            "learned first": text_cell(change.source),
-            "then": text_cell(change.target),
-            "pairs": count_cell(1),
-            "before": scores_cell(change.before, change.runs),
-            "after": scores_cell(change.after, change.runs),
-            "change, points": difference_cell(change.difference, change.runs, change.comparison, "before"),
-            "unchanged (sha256)": text_cell(""),
+            "method": report.line_cell(runs, Line(change.row)),
+            "learned first": report.text_cell(change.source),
+            "then": report.text_cell(change.target),
+            "pairs": report.count_cell(1),
+            "before": report.scores_cell(change.before, change.runs),
+            "after": report.scores_cell(change.after, change.runs),
+            "change, points": report.difference_cell(change.difference, change.runs, change.comparison, "before"),
+            "unchanged (sha256)": report.text_cell(""),
         }
         for change in changes(runs)
     ]
     proven = [
         {
-            "method": line_cell(runs, Line(proof.row)),
-            "learned first": text_cell(_tasks([first for first, _ in proof.pairs])),
-            "then": text_cell(_tasks([then for _, then in proof.pairs])),
-            "pairs": count_cell(len(proof.pairs)),
-            "before": Cell(MISSING),
-            "after": Cell(MISSING),
-            "change, points": difference_cell(0.0, proof.runs),
-            "unchanged (sha256)": text_cell(proof.text),
+            "method": report.line_cell(runs, Line(proof.row)),
+            "learned first": report.text_cell(_tasks([first for first, _ in proof.pairs])),
+            "then": report.text_cell(_tasks([then for _, then in proof.pairs])),
+            "pairs": report.count_cell(len(proof.pairs)),
+            "before": Cell(report.MISSING),
+            "after": Cell(report.MISSING),
+            "change, points": report.difference_cell(0.0, proof.runs),
+            "unchanged (sha256)": report.text_cell(proof.text),
         }
         for proof in proofs(runs)
     ]
-    marks = marks_note("the score before", [change for change in changes(runs) if change.comparison is not None])
+    marks = report.marks_note("the score before", [change for change in changes(runs) if change.comparison is not None])
     return Table.of("forgetting", measured + proven, marks=marks)
 
 
@@ -272,21 +259,190 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
     for row in dict.fromkeys(change.row for change, _ in measured):
         own = [(change, comparison) for change, comparison in measured if change.row == row]
         lost = [(change, comparison) for change, comparison in own if comparison.verdict == "worse"]
-        title, pairs = capital(runs.study.title(row)), "1 pair" if len(own) == 1 else f"{len(own)} pairs"
+        title, pairs = report.capital(runs.study.title(row)), "1 pair" if len(own) == 1 else f"{len(own)} pairs"
         if not lost:
             yield f"{title}: no significant forgetting in {pairs} of tasks."
             continue
         worst, comparison = min(lost, key=lambda pair: pair[0].difference)
-        interval = interval_text(comparison, runs.study)
+        interval = report.interval_text(comparison, runs.study)
         yield (
             f"{title}: training on later tasks lowered the score on an earlier one in {len(lost)} of {pairs}, most on"
-            f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval})."
+            f" {worst.source} after {worst.target}: {report.points(worst.difference)} points ({interval})."
         )
     proven = [runs.study.title(proof.row) for proof in proofs(runs)]
     if proven:
-        shown = proven if len(proven) <= MOST_NAMED else [proven[0], f"{len(proven) - 1} other methods"]
+        shown = proven if len(proven) <= report.MOST_NAMED else [proven[0], f"{len(proven) - 1} other methods"]
         verb = "forgets" if len(proven) == 1 else "forget"
         yield (
-            f"{capital(listed(shown))} {verb} nothing: after every such run the backbone and the other tasks'"
-            " adapters had the same hash as before."
+            f"{report.capital(report.listed(shown))} {verb} nothing: after every such run the backbone and the other"
+            " tasks' adapters had the same hash as before."
         )
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter of a fusion with a known score on the fusion's target: the target's adapter or a possible anchor."""
+
+    task: str
+    run: str
+    dev: float
+    """Its score on the target's validation rows."""
+    value: float | None
+    """Its score on the target's test rows; None if unknown."""
+    steps: int | None
+    own: bool
+    """Whether it was trained on the target. Other adapters' predictions on the target are not kept."""
+
+
+@dataclass(frozen=True)
+class FusionGain:
+    """A fusion row on one target; lists have a value per seed."""
+
+    line: Line
+    target: str
+    group: list[Scored]
+    starts: list[float | None]
+    """Scores before the first step; None if the start was not scored."""
+    best: list[Adapter | None]
+    """The best of the fusion's adapters with a known score on the target; None if there is none."""
+    steps_added: float
+    """Steps beyond those of the adapters, mean over seeds."""
+    comparison: Comparison | None = None
+    """Test against the best adapters; None unless their predictions are kept."""
+
+    @property
+    def over_start(self) -> float | None:
+        return self._over(self.starts)
+
+    @property
+    def over_best(self) -> float | None:
+        return self._over(adapter.value if adapter else None for adapter in self.best)
+
+    def _over(self, scores: Iterable[float | None]) -> float | None:
+        pairs = zip(self.group, scores, strict=True)
+        return mean_of(scored.value - score for scored, score in pairs if score is not None)
+
+
+@cache
+def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
+    """Every fusion row on every target, in the study's order."""
+    gains, tests = [], {}
+    for line, target, group in runs.cells():
+        if runs.study.row(line.row).kind.takes != "fusion":
+            continue
+        records = [scored.record for scored in group]
+        curves = [runs.curve(record.run) for record in records]
+        starts = [
+            next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
+            for one, curve in zip(group, curves, strict=True)
+        ]
+        # Ties go to the target's adapter.
+        best = [max(_adapters(runs, one), key=lambda each: (each.dev, each.own), default=None) for one in records]
+        gains.append(FusionGain(line, target, group, starts, best, statistics.mean(map(runs.steps, records))))
+        # None of other tasks' adapters kept its predictions on the target.
+        own = [adapter.run if adapter is not None and adapter.own else None for adapter in best]
+        pairs = [(record.run, adapter) for record, adapter in zip(records, own, strict=True)]
+        tests[line, target] = runs.difference_of_pairs(pairs, target)
+    verdicts = report.judge(tests, runs.study.looks)
+    return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
+
+
+_OWN = {
+    "fresh": "new own adapter, ",
+    "warm": "warm-started own adapter, ",
+    "trained": "own adapter, ",
+    "frozen": "own adapter, ",
+    "none": "",
+}
+
+
+def _beginning(record: RunRecord) -> str:
+    """The fusion before its first step, in words."""
+    recipe = record.recipe
+    match recipe.fusion.form:
+        case "gated":
+            own = recipe.gated.own
+            gates = sum(own == "none" or source.task != record.task for source in record.sources)
+            start = gates_text(record.gates) if record.gates else f"{recipe.gated.start_of(gates):.2g}"
+            began = f"{_OWN[own]}gates at {start}"
+        case "anchored" if recipe.anchor.score and record.anchor is not None:
+            began = record.anchor
+        case _:
+            began = "mean of all"
+    return began if recipe.fusion.head_start else f"{began}, new head"
+
+
+def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
+    for source in fusion.sources:
+        record = runs.ledger.find(source.run)
+        steps = runs.steps(record) if record is not None else None
+        if source.task == fusion.task and record is not None:
+            yield Adapter(source.task, source.run, record.dev, record.own.value, steps, own=True)
+        elif (dev := fusion.anchor_candidates.get(source.task)) is not None:
+            value = dev if fusion.own.test is None else fusion.anchor_scores.get(source.task)
+            yield Adapter(source.task, source.run, dev, value, steps, own=False)
+
+
+def fusion_gain_table(runs: StudyRuns) -> Table | None:
+    """One line per fusion row and target; None in a study without fusion."""
+    gains, rows = fusion_gains(runs), []
+    for gain in gains:
+        best = [adapter for adapter in gain.best if adapter is not None]
+        used = tuple(dict.fromkeys(adapter.run for adapter in best))
+        kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
+        against = (gain.comparison, "the best adapter", "not tested")
+        row = {
+            "method": report.line_cell(runs, gain.line),
+            "target": report.text_cell(gain.target),
+            "start": report.text_cell(report.counted(_beginning(scored.record) for scored in gain.group)),
+            "start score": report.scores_cell([start for start in gain.starts if start is not None]),
+            "best adapter": report.text_cell(report.counted(adapter.task for adapter in best)),
+            "its score": report.scores_cell([adapter.value for adapter in best if adapter.value is not None], used),
+            "its steps": report.count_cell(mean_of(adapter.steps for adapter in best)),
+            "fusion": report.group_cell(gain.group),
+            "steps added": report.count_cell(gain.steps_added),
+            "epoch kept": report.text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),
+            "over start, points": report.difference_cell(gain.over_start),
+            "over best adapter, points": report.difference_cell(gain.over_best, (), *against),
+        }
+        rows.append(row)
+    unscored = runs.titles(gain.line for gain in gains if gain.over_start is None)
+    marks = report.marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
+    return Table.of("fusion-gain", rows, unscored=unscored, marks=marks)
+
+
+def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
+    """The gain from training over the best adapter and over the start, in a clause per fusion row with known gains."""
+    gains = fusion_gains(runs)
+    lines = {line: [gain for gain in gains if gain.line == line] for line in dict.fromkeys(gain.line for gain in gains)}
+    best = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_best is not None])}
+    if best:
+        clauses = "; ".join(f"{runs.title(line)} {_over_best(own, runs.study)}" for line, own in best.items())
+        steps = report.count(max(gain.steps_added for own in best.values() for gain in own))
+        yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {clauses}."
+    starts = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_start is not None])}
+    if starts:
+        clauses = "; ".join(f"{runs.title(line)} {_over_start(own)}" for line, own in starts.items())
+        yield f"What training added to the start of a fusion: {clauses}."
+
+
+def _over_best(gains: Sequence[FusionGain], study: Study) -> str:
+    added = f"{report.points(statistics.mean(gain.over_best or 0.0 for gain in gains))} points"
+    if len(gains) == 1 and (test := gains[0].comparison) is not None:
+        return f"{added} ({report.interval_text(test, study)}, {test.verdict})"
+    verdicts = Counter(gain.comparison.verdict if gain.comparison else "not tested" for gain in gains)
+    counts = ", ".join(f"{verdict} on {n}" if len(gains) > 1 else verdict for verdict, n in verdicts.most_common())
+    return f"{added}{_on(gains)} ({counts})"
+
+
+def _over_start(gains: Sequence[FusionGain]) -> str:
+    epochs = [scored.record.best_epoch for gain in gains for scored in gain.group]
+    kept, seeds = epochs.count(0), len(epochs)
+    if kept == seeds:
+        return f"nothing{_on(gains)}, the start was kept in every run"
+    added = report.points(statistics.mean(gain.over_start or 0.0 for gain in gains), sign=False)
+    return f"{added} points{_on(gains)}" + (f" (the start was kept in {kept} of {seeds} runs)" if kept else "")
+
+
+def _on(gains: Sequence[FusionGain]) -> str:
+    return f" on the mean of {len(gains)} targets" if len(gains) > 1 else f" on {gains[0].target}"

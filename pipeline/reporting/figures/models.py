@@ -1,7 +1,7 @@
 """Figures of models: what they answer, what their tokens and fusions attend to."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pipeline.data.metric_names import METRICS_OF
 from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, label_width, panels, short_number
 from pipeline.reporting.report import Figure
-from pipeline.reporting.runs import AttentionMap, Scored, StudyRuns
+from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.settings.kinds import KINDS
 
 MOST_CLASSES = 12
@@ -25,15 +25,18 @@ LONGEST_ID = 10
 
 def confusions(runs: StudyRuns) -> Iterator[Drawing]:
     """For every task with one class a row: the reference and the line with the best mean, over all seeds."""
-    for target in _tasks(runs):
-        lines, classes = _shown(runs, target), _classes(runs, target)
-        if not lines or not 2 <= len(classes) <= MOST_CLASSES:
+    for target, groups in _shown(runs):
+        records = (scored.record for scored in runs.scored if target in scored.record.trained_on)
+        # As the runs trained on it have them; a task with scores has none, and several labels a row are not drawn.
+        meaning: dict[str, Any] = next((record.described(target)["meaning"] for record in records), {})
+        classes = [] if meaning.get("kind") == "labels" else [str(name) for name in meaning.get("classes") or ()]
+        if not 2 <= len(classes) <= MOST_CLASSES:
             continue
-        canvas, axes = panels(len(lines), height=1.3 + 0.32 * len(classes))
+        canvas, axes = panels(len(groups), height=1.3 + 0.32 * len(classes))
         numbers = []
-        for axis, line in zip(axes, lines, strict=True):
+        for axis, (line, group) in zip(axes, groups.items(), strict=True):
             counts = np.zeros((len(classes), len(classes)))
-            for scored in _group(runs, line, target):
+            for scored in group:
                 table = runs.predictions(scored.record.run, target)
                 np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
             shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -45,19 +48,17 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
                 for true, guess in np.ndindex(counts.shape)
             ]
         table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
-        yield Drawing(Figure.of("confusion-{target}", target=target, lines=_named(runs, lines)), canvas, table)
+        yield Drawing(Figure.of("confusion-{target}", target=target, lines=_named(runs, groups)), canvas, table)
 
 
 def scatters(runs: StudyRuns) -> Iterator[Drawing]:
     """For every task with scores: the same two, their first seed, the worst example marked."""
-    for target in _tasks(runs):
-        lines = _shown(runs, target)
-        if not lines or _group(runs, lines[0], target)[0].record.score(target).metric not in METRICS_OF["score"]:
+    for target, groups in _shown(runs):
+        if next(iter(groups.values()))[0].record.score(target).metric not in METRICS_OF["score"]:
             continue
-        canvas, axes = panels(len(lines), height=2.9, sharex=True, sharey=True)
+        canvas, axes = panels(len(groups), height=2.9, sharex=True, sharey=True)
         parts, worst = [], []
-        for axis, line in zip(axes, lines, strict=True):
-            scored = _group(runs, line, target)[0]
+        for axis, (line, (scored, *_)) in zip(axes, groups.items(), strict=True):
             table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
             labels, predictions = table["label"], table["prediction"]
             bins = axis.hexbin(
@@ -77,7 +78,7 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
         bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_minor_locator(NullLocator())
-        figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, lines), worst="; ".join(worst))
+        figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, groups), worst="; ".join(worst))
         yield Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
 
 
@@ -97,46 +98,30 @@ def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool)
     note.set_in_layout(False)
 
 
-def _tasks(runs: StudyRuns) -> list[str]:
-    """The targets, and the other tasks that joint training was scored on."""
-    joint = (
-        scored.record for scored in runs.scored if KINDS[scored.record.kind].is_joint and scored.entry.rows is None
-    )
-    return list(dict.fromkeys([*runs.study.targets, *(task for record in joint for task in record.trained_on)]))
+def _shown(runs: StudyRuns) -> Iterator[tuple[str, dict[Line, list[Scored]]]]:
+    """For every target, and every other task of joint training: the reference and the line with the best mean score.
 
-
-def _group(runs: StudyRuns, line: Line, task: str) -> list[Scored]:
-    """The runs of a line on a target; on another task the models that were trained on it and the targets at once."""
-    if task in runs.study.targets:
-        return runs.cell(line, task)
-    joint = (scored for scored in runs.all(line) if KINDS[scored.record.kind].is_joint)
-    return list({each.record.run: each for each in joint if task in each.record.trained_on}.values())
-
-
-def _shown(runs: StudyRuns, target: str) -> list[Line]:
-    """The reference and the line with the best mean score, once if they are one."""
-    groups = {line: _group(runs, line, target) for line in runs.lines}
-    means = {
-        line: statistics.mean(scored.record.score(target).value for scored in group)
-        for line, group in groups.items()
-        if group
+    With their runs on the target; on another task, with the models that were trained on it and the targets at once.
+    """
+    joint = {
+        line: {scored.record.run: scored for scored in runs.all(line) if KINDS[scored.record.kind].is_joint}
+        for line in runs.lines
     }
-    if not means:
-        return []
-    best = max(means, key=lambda line: means[line])
-    return list(dict.fromkeys(line for line in (runs.reference, best) if line in means))
+    others = (task for own in joint.values() for scored in own.values() for task in scored.record.trained_on)
+    for task in dict.fromkeys((*runs.study.targets, *others)):
+        groups, means = {}, {}
+        for line, own in joint.items():
+            answering = [scored for scored in own.values() if task in scored.record.trained_on]
+            if group := runs.cell(line, task) if task in runs.study.targets else answering:
+                groups[line], means[line] = group, statistics.mean(s.record.score(task).value for s in group)
+        if groups:
+            best = max(groups, key=lambda line: means[line])
+            yield task, {line: groups[line] for line in (runs.reference, best) if line in groups}
 
 
-def _named(runs: StudyRuns, lines: Sequence[Line]) -> str:
+def _named(runs: StudyRuns, lines: Iterable[Line]) -> str:
     names = [runs.title(line) for line in lines]
     return f"{names[0]} (the reference) and {names[1]} (the best mean)" if len(names) > 1 else names[0]
-
-
-def _classes(runs: StudyRuns, target: str) -> list[str]:
-    """The names of a target's classes, as the runs trained on it have them; none for a score or several labels."""
-    records = (s.record for s in runs.scored if target in s.record.trained_on)
-    meaning: dict[str, Any] = next((record.described(target)["meaning"] for record in records), {})
-    return [] if meaning.get("kind") == "labels" else [str(name) for name in meaning.get("classes") or ()]
 
 
 _SITES = {"attention": "after attention", "ffn": "after feed-forward"}
@@ -177,27 +162,22 @@ def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
 
 def _mean_shares(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The mean over seeds of ``weight`` by ``site``, ``layer`` and ``adapter``, of a table a seed."""
-    shares = pd.concat(
-        [_numbered(part).pivot(index=["site", "layer"], columns="adapter", values="weight") for part in parts]
-    )
-    means = shares.fillna(0.0).groupby(level=["site", "layer"], sort=False).mean()
+    shares = []
+    for part in parts:
+        # Experts are named by their run; the figure numbers them.
+        experts = [name for name in dict.fromkeys(part["adapter"]) if "@" in name]
+        numbers = {name: f"expert {number}" for number, name in enumerate(experts, start=1)}
+        numbered = part.replace({"adapter": numbers})
+        shares.append(numbered.pivot(index=["site", "layer"], columns="adapter", values="weight"))
+    means = pd.concat(shares).fillna(0.0).groupby(level=["site", "layer"], sort=False).mean()
     return means.melt(var_name="adapter", value_name="weight", ignore_index=False).reset_index()
 
 
-def _numbered(part: pd.DataFrame) -> pd.DataFrame:
-    """``part`` with experts, which are named by their run, numbered instead."""
-    experts = [name for name in dict.fromkeys(part["adapter"]) if "@" in name]
-    return part.replace({"adapter": {name: f"expert {number}" for number, name in enumerate(experts, start=1)}})
-
-
 def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
-    """The maps that were asked for, in one figure."""
-    if runs.maps:
-        yield attention_drawing(runs.maps)
-
-
-def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
-    """A line of panels an input and model, a panel a layer."""
+    """The maps that were asked for, in one figure: a line of panels an input and model, a panel a layer."""
+    maps = runs.maps
+    if not maps:
+        return
     columns = max(len(shown.layers) for shown in maps)
     longest = max(len(shown.keys(layer)) for shown in maps for layer in shown.layers)
     size = 1.2 + 0.13 * longest
@@ -209,8 +189,9 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
             axis.set_xticks(range(len(shown.keys(layer))), shown.keys(layer), rotation=90, fontsize=6)
             axis.set_yticks(range(len(shown.tokens)), shown.tokens, fontsize=6)
             axis.tick_params(length=0)
-            part = shown.part(layer, max(shown.layers))
-            axis.set_title(f"{shown.title}\nlayer {layer}{f', {part}' if part else ''}", fontsize=8)
+            top = shown.own_layers
+            part = "" if top is None else ", its own" if layer > max(shown.layers) - top else ", shared"
+            axis.set_title(f"{shown.title}\nlayer {layer}{part}", fontsize=8)
     for axis in axes:
         if not axis.has_data():
             axis.remove()
@@ -223,4 +204,4 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
         for (at, to), value in np.ndenumerate(values)
     ]
     names = ["run", "method", "text", "layer", "position", "token", "looks_at_position", "looks_at", "attention"]
-    return Drawing(Figure.of("attention-maps", texts=texts), canvas, pd.DataFrame(rows, columns=names))
+    yield Drawing(Figure.of("attention-maps", texts=texts), canvas, pd.DataFrame(rows, columns=names))

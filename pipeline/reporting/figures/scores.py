@@ -1,8 +1,7 @@
 """Figures of scores: differences, parameters, curves, and from task to task."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean
+from statistics import mean, stdev
 from textwrap import fill
 from typing import Any, TypeVar
 
@@ -12,16 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pipeline.records.studies import Line
-from pipeline.reporting.figures.drawing import (
-    DIVERGING_MAP,
-    Drawing,
-    heat_map,
-    label_width,
-    legend_below,
-    look_of,
-    panels,
-    short_number,
-)
+from pipeline.reporting.figures import drawing
+from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.opponents import leading_duels, leading_fusion
 from pipeline.reporting.report import MARKS, MOST_NAMED, Figure, capital, points, where_text
 from pipeline.reporting.runs import StudyRuns
@@ -29,8 +20,8 @@ from pipeline.reporting.scores import epoch_scores, low_resource, main_compariso
 from pipeline.reporting.transfer import changes, contrasts
 from pipeline.stats.paired import Comparison
 
-_TITLE_WIDTH = 38
-"""Characters that fit above a panel."""
+_TITLE_WIDTH, _NAME_WIDTH = 38, 24
+"""Characters that fit above and beside a panel."""
 _VERDICTS = {"better": "#009E73", "worse": "#D55E00", "not significant": "#888888"}
 
 
@@ -47,12 +38,11 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
         return
     sizes = [len(own) + 1.2 for own in groups.values()]
     # In short lines, so that the picture can be read on a telephone.
-    names = [_short(name) for own in groups.values() for name in own]
+    names = [fill(name, _NAME_WIDTH) for own in groups.values() for name in own]
     line = 0.23 if "\n" not in "".join(names) else 0.36
-    canvas, axes = panels(
-        len(groups), columns=1, height=0.5 / len(groups) + line * sum(sizes) / len(groups),
-        width=2.6 + label_width(part for name in names for part in name.split("\n")), sharex=True, height_ratios=sizes,
-    )  # fmt: skip
+    height = 0.5 / len(groups) + line * sum(sizes) / len(groups)
+    width = 2.6 + drawing.label_width(part for name in names for part in name.split("\n"))
+    canvas, axes = drawing.panels(len(groups), columns=1, height=height, width=width, sharex=True, height_ratios=sizes)
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
         axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
@@ -67,10 +57,6 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=columns))
 
 
-def _short(name: str) -> str:
-    return fill(name, 24)
-
-
 def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
     for place, comparison in enumerate(compared.values()):
         low, high = comparison.interval
@@ -82,7 +68,7 @@ def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
         text = f"{points(comparison.difference)} {MARKS[comparison.verdict]}"
         axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     axis.axvline(0, color="#888888", linewidth=1)
-    axis.set_yticks(range(len(compared)), list(map(_short, compared)))
+    axis.set_yticks(range(len(compared)), [fill(name, _NAME_WIDTH) for name in compared])
     axis.set_ylim(len(compared) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
@@ -97,7 +83,9 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     scopes = list(dict.fromkeys(table["target"]))
     if len(runs.study.targets) > MOST_NAMED:
         scopes = scopes[:1]  # the targets one by one are in the CSV
-    canvas, axes = panels(len(scopes), height=3.4 if len(scopes) == 1 else 2.5, width=5.4 if len(scopes) == 1 else 2.7)
+    canvas, axes = drawing.panels(
+        len(scopes), height=3.4 if len(scopes) == 1 else 2.5, width=5.4 if len(scopes) == 1 else 2.7
+    )
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():
@@ -106,7 +94,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
                 max(point.trainable_parameters, 1),
                 point.score,
                 yerr=point.deviation or None,
-                **look_of(point.method.row, runs.rows) | {"linestyle": "none"},
+                **drawing.look_of(point.method.row, runs.rows) | {"linestyle": "none"},
                 label=runs.study.title(point.method.row),
             )
         front = own[own["front"]].sort_values("trainable_parameters")
@@ -114,11 +102,11 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.xaxis.set_major_formatter(short_number)
+        axis.xaxis.set_major_formatter(drawing.short_number)
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    drawing.legend_below(canvas, axes)
     joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).kind.is_joint)
     yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
 
@@ -129,24 +117,23 @@ def _numbers(runs: StudyRuns) -> pd.DataFrame:
         own: list[tuple[Line, str, float, float, float]] = []
         for target, group in runs.groups(line).items():
             values = [scored.value for scored in group]
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            trained = statistics.mean(scored.record.cost.trainable_parameters for scored in group)
-            own.append((line, target, trained, statistics.mean(values), deviation))
+            deviation = stdev(values) if len(values) > 1 else 0.0
+            trained = mean(scored.record.cost.trainable_parameters for scored in group)
+            own.append((line, target, trained, mean(values), deviation))
         if len(own) == len(runs.study.targets) > 1:
-            trained = statistics.mean(point[2] for point in own)
-            points.append((line, "mean", trained, statistics.mean(point[3] for point in own), 0.0))
+            points.append((line, "mean", mean(point[2] for point in own), mean(point[3] for point in own), 0.0))
         points += own
     table = pd.DataFrame(points, columns=["method", "target", "trainable_parameters", "score", "deviation"])
-    table["front"] = [not _beaten(point, table) for point in table.itertuples()]
+    # A point is behind the front if another one trains no more and scores higher, or trains less and scores the same.
+    table["front"] = [
+        not any(
+            other == target and ((cost <= trained and value > score) or (cost < trained and value == score))
+            for _, other, cost, value, _ in points
+        )
+        for _, target, trained, score, _ in points
+    ]
     order = ["mean", *runs.study.targets]
     return table.sort_values("target", key=lambda column: column.map(order.index), kind="stable", ignore_index=True)
-
-
-def _beaten(point: Any, table: pd.DataFrame) -> bool:
-    """Whether something trains no more and scores higher, or trains less and scores the same."""
-    others = table[table["target"] == point.target]
-    saved, gained = point.trainable_parameters - others["trainable_parameters"], others["score"] - point.score
-    return bool((((saved >= 0) & (gained > 0)) | ((saved > 0) & (gained == 0))).any())
 
 
 def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
@@ -155,7 +142,7 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
     if scores.empty:
         return
     shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
-    canvas, axes = panels(len(shown))
+    canvas, axes = drawing.panels(len(shown))
     row = scores["method"].map(lambda line: line.row)
     for axis, target in zip(axes, shown, strict=True):
         for name in runs.rows:
@@ -163,7 +150,9 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
             if own.empty:
                 continue
             means = own.groupby("epoch")["dev"].mean()
-            axis.plot(means.index, means, **look_of(name, runs.rows), markersize=4, label=runs.study.title(name))
+            axis.plot(
+                means.index, means, **drawing.look_of(name, runs.rows), markersize=4, label=runs.study.title(name)
+            )
         epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
         if len(epochs) <= 6:
             axis.set_xticks(epochs)
@@ -171,7 +160,7 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    drawing.legend_below(canvas, axes)
     yield Drawing(Figure.of("learning-curves"), canvas, scores)
 
 
@@ -182,7 +171,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         return
     scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
     scopes |= {target: [target] for target in curve.targets}
-    canvas, axes = panels(len(scopes))
+    canvas, axes = drawing.panels(len(scopes))
     numbers = []
     for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
         sizes = []
@@ -191,7 +180,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
             points = [(size, score) for size, score in scored if size is not None and score is not None]
             if not points:
                 continue
-            look = look_of(name, runs.rows)
+            look = drawing.look_of(name, runs.rows)
             axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
             numbers += [(name, title, size, score) for size, score in points]
             sizes += [size for size, _ in points]
@@ -201,7 +190,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set_xticks([], minor=True)
         axis.set(title=title, xlabel="training rows of the target", ylabel="score")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    drawing.legend_below(canvas, axes)
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
     yield Drawing(Figure.of("low-resource"), canvas, table)
 
@@ -218,7 +207,7 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
     targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
     limit = max(0.01, *(abs(change.difference) for change in all_changes))
-    canvas, axes = panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
+    canvas, axes = drawing.panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
     for axis, name in zip(axes, names, strict=True):
         differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
         image = _difference_map(axis, sources, targets, differences, limit)
@@ -242,8 +231,8 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     differences = {place: comparison.difference for place, comparison in compared.items()}
     marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
     limit = max(0.01, *map(abs, differences.values()))
-    canvas, (axis,) = panels(
-        1, height=1.1 + 0.34 * len(lines), width=2.2 + label_width(lines.values()) + 0.8 * len(targets)
+    canvas, (axis,) = drawing.panels(
+        1, height=1.1 + 0.34 * len(lines), width=2.2 + drawing.label_width(lines.values()) + 0.8 * len(targets)
     )
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
@@ -268,5 +257,5 @@ def _difference_map(
     values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
     shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
     texts = [[shown.get(place, "") for place in line] for line in places]
-    how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
-    return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)
+    how = {"cmap": drawing.DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
+    return drawing.heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)

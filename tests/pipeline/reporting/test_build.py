@@ -15,12 +15,12 @@ from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.figures.models import scatters
 from pipeline.reporting.figures.scores import forest, forgetting_map, learning_curves, pareto
-from pipeline.reporting.fusion_gain import fusion_gain_table
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published.values import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import low_resource_sentences
+from pipeline.reporting.transfer import fusion_gain_table
 from pipeline.settings.parse_study import study_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.build import build_report, markdown
+from pipeline.reporting.build import TEMPLATES, build_report
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.transfer import built_on_table
@@ -81,7 +81,7 @@ def test_a_fusion_over_coin_flips_is_not_said_to_gain_from_them(tmp_path: Path) 
     ]
     assert not [text for text in told if "gain from" in text.lower() or "with help" in text.lower()]
     (warning,) = (text for text in told if "trained for different numbers of steps" in text and "1 of 1" in text)
-    assert warning in markdown(report)
+    assert warning in TEMPLATES.get_template("tables.md").render(report=report)
     (best,) = (text for text in report.summary if text.startswith("What a fusion added to its best adapter"))
     assert "in up to 96 more optimiser steps: fusion +" in best and "points (95 % CI" in best
     (start,) = (text for text in report.summary if text.startswith("What training added to the start of a fusion"))

@@ -8,7 +8,7 @@ import pytest
 from pipeline.records.run_record import Cost, Parameters, RunRecord
 from pipeline.records.store import SourceRun
 from pipeline.reporting.effort import cost_table, stored, stored_parts
-from pipeline.reporting.report import percent
+from pipeline.reporting.report import share_cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import main_table
 from pipeline.settings.recipe import Recipe
@@ -38,8 +38,7 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
     assert cells["stored, one task"].sort == one
     assert cells["stored, 2 tasks"].sort == two
     assert cells["stored, 2 tasks"].text == f"{two:,}"
-    share = cells["stored per task, of the backbone"]
-    assert (share.sort, share.text) == (pytest.approx(two / 2 / BACKBONE), percent(two / 2 / BACKBONE))
+    assert cells["stored per task, of the backbone"] == share_cell(two, BACKBONE, 2)
 
 
 @pytest.mark.parametrize(

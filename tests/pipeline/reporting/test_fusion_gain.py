@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.transfer import fusion_gain_table, fusion_sentences
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make
 

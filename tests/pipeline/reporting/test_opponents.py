@@ -311,7 +311,7 @@ def test_a_verdict_that_depends_on_a_close_choice_is_told(
     assert bool(calls) == bool(told) == says == close
     for call in calls:
         duel = call.duel
-        assert (call.target, str(only(call.selected)), str(call.other)) == ("mr", "adapter", "full")
+        assert (call.target, str(only(duel.best["mr"]))) == ("mr", "full")
         assert duel.comparison is not None and duel.comparison.verdict == "better" != call.comparison.verdict
         family = len([each for each in duels(runs) if each.comparison is not None])
         changed = mean_difference([*duel.parts.values()])
