@@ -89,35 +89,33 @@ def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
 
 
 def cost_table(runs: StudyRuns) -> Table:
-    rows = {row: _cost_row(runs, row) for row in runs.rows}
+    rows, tasks = dict[str, dict[str, Cell]](), len(runs.study.targets)
+    for row in runs.rows:
+        group, groups = runs.all(row), [runs.cell(row, target) for target in runs.study.targets]
+        records = records_of(group)
+        costs = [record.cost for record in records]
+        trained = mean_of(cost.trainable_parameters for cost in costs)
+        backbone = next((size for record in records if (size := backbone_size(record, runs.ledger)) is not None), None)
+        seeds = set.intersection(*({scored.entry.seed for scored in own} for own in groups))
+        chosen = [next(s.record for s in own if s.entry.seed == min(seeds)) for own in groups] if seeds else []
+        every = stored(chosen, runs.ledger) if chosen else None
+        together = {
+            f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
+            "stored per task, of the backbone": share_cell(every, backbone, tasks),
+        }
+        rows[row] = {
+            "method": line_cell(runs, Line(row)),
+            "trainable parameters": count_cell(trained, runs_of(group)),
+            "of the backbone": share_cell(trained, backbone),
+            "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
+            **(together if tasks > 1 else {}),
+            **effort_cells(runs, row, group),
+            "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
+            "peak memory, MB": count_cell(peak_memory_of(records)),
+        }
     columns = next(iter(rows.values()), {})
     shown = (tuple(cells.values()) for row, cells in rows.items() if runs.all(row))
     return Table.named("cost", columns, shown, joint=joint_titles(runs))
-
-
-def _cost_row(runs: StudyRuns, row: str) -> dict[str, Cell]:
-    group, groups, tasks = runs.all(row), [runs.cell(row, t) for t in runs.study.targets], len(runs.study.targets)
-    records = records_of(group)
-    costs = [record.cost for record in records]
-    trained = mean_of(cost.trainable_parameters for cost in costs)
-    backbone = next((size for record in records if (size := backbone_size(record, runs.ledger)) is not None), None)
-    seeds = set.intersection(*({scored.entry.seed for scored in own} for own in groups))
-    chosen = [next(s.record for s in own if s.entry.seed == min(seeds)) for own in groups] if seeds else []
-    every = stored(chosen, runs.ledger) if chosen else None
-    together = {
-        f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
-        "stored per task, of the backbone": share_cell(every, backbone, tasks),
-    }
-    return {
-        "method": line_cell(runs, Line(row)),
-        "trainable parameters": count_cell(trained, runs_of(group)),
-        "of the backbone": share_cell(trained, backbone),
-        "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
-        **(together if tasks > 1 else {}),
-        **effort_cells(runs, row, group),
-        "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
-        "peak memory, MB": count_cell(peak_memory_of(records)),
-    }
 
 
 # The row's name or the main table already shows these.
@@ -164,29 +162,27 @@ def _value(group: list[tuple[str, dict[str, Any]]], key: str) -> str:
 
 
 def choices_table(runs: StudyRuns) -> Table | None:
-    """One line per line of the main table; None if every target has test rows separate from its validation rows."""
+    """One line per line of the main table; None if every target has test rows separate from its validation rows.
+
+    ``epoch (4), anchor (sts 2)``: tasks are named only if they differ in having the choice or in its options.
+    """
     if runs.scored and all(scored.score.test is not None for scored in runs.scored):
         return None
-    rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
+    rows = []
+    for line in runs.lines:
+        by_target = {  # each choice with the most options that a seed had
+            target: reduce(or_, (_choices(runs, line.row, scored) for scored in group))
+            for target, group in runs.groups(line).items()
+            if group[0].score.test is None
+        }
+        parts = []
+        for kind in dict.fromkeys(kind for choices in by_target.values() for kind in choices):
+            sizes = {target: choices[kind] for target, choices in by_target.items()}
+            same = {str(size) for size in sizes.values()}
+            apart = ", ".join(f"{target} {size}" for target, size in sizes.items() if size)
+            parts.append(f"{kind} ({apart if len(same) > 1 else same.pop()})")
+        rows.append((line_cell(runs, line), Cell(", ".join(parts) or ("nothing" if by_target else MISSING))))
     return Table.named("choices", ("method", "choices, and from how many"), rows)
-
-
-def _text(runs: StudyRuns, line: Line) -> str:
-    """``epoch (4), anchor (sts 2)``: tasks are named only if they differ in having the choice or in its options."""
-    by_target = {  # each choice with the most options that a seed had
-        target: reduce(or_, (_choices(runs, line.row, scored) for scored in group))
-        for target, group in runs.groups(line).items()
-        if group[0].score.test is None
-    }
-    if not by_target:
-        return MISSING
-    parts = []
-    for kind in dict.fromkeys(kind for choices in by_target.values() for kind in choices):
-        sizes = {target: choices[kind] for target, choices in by_target.items()}
-        same = {str(size) for size in sizes.values()}
-        apart = ", ".join(f"{target} {size}" for target, size in sizes.items() if size)
-        parts.append(f"{kind} ({apart if len(same) > 1 else same.pop()})")
-    return ", ".join(parts) or "nothing"
 
 
 def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:

@@ -327,15 +327,11 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
         return
     tested = [duel for duel in duels_of_leading(runs) if duel.kind in own]
     named = {name: own[kinds[0]] for name, kinds in _by_opponent(runs, tested).items()}
-    named = {
-        name: comparison for verdict in _CLAUSES for name, comparison in named.items() if comparison.verdict == verdict
-    }
-    texts = dict(zip(named, report.amounts(named, runs.study), strict=True))
-    groups = {
-        _CLAUSES[comparison.verdict]: [texts[n] for n in named if named[n].verdict == comparison.verdict]
-        for comparison in named.values()
-    }
-    clauses = [f"{says} {report.listed(group)}" for says, group in groups.items()]
+    named = dict(sorted(named.items(), key=lambda item: [*_CLAUSES].index(item[1].verdict)))
+    groups = defaultdict[Verdict, list[str]](list)
+    for comparison, text in zip(named.values(), report.amounts(named, runs.study), strict=True):
+        groups[comparison.verdict].append(text)
+    clauses = [f"{_CLAUSES[verdict]} {report.listed(group)}" for verdict, group in groups.items()]
     where, detectable = report.where_text(runs.study), report.detectable_text([*own.values()])
     choice = "whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others"
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]

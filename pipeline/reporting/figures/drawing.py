@@ -125,15 +125,12 @@ def write(drawing: Drawing, folder: Path) -> None:
         with new_file(folder / f"{drawing.figure.name}{suffix}") as temporary:
             drawing.canvas.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata, **ground)
             if suffix == ".svg":
-                temporary.write_text(_for_the_page(temporary.read_text(encoding="utf-8")), encoding="utf-8")
+                # For the page: its ink, coordinates to a hundredth of a point, and no breaks between tags.
+                svg = printable(temporary.read_text(encoding="utf-8")).replace(INK, "currentColor")
+                svg = re.sub(r"<[^<>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
+                svg = re.sub(r">\s*\n\s*<", "><", svg)
+                svg = svg.replace('<style type="text/css">', f'<style type="text/css">{_STYLE}', 1)
+                temporary.write_text(svg, encoding="utf-8")
         # Everything is in its place now: the next file need not be laid out again.
         drawing.canvas.set_layout_engine("none")
     write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")
-
-
-def _for_the_page(svg: str) -> str:
-    """With ink that follows the page, coordinates to a hundredth of a point, and no breaks between tags."""
-    svg = printable(svg).replace(INK, "currentColor")
-    svg = re.sub(r"<[^<>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
-    svg = re.sub(r">\s*\n\s*<", "><", svg)
-    return svg.replace('<style type="text/css">', f'<style type="text/css">{_STYLE}', 1)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -66,7 +65,13 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
             )
             at = int((predictions - labels).abs().to_numpy().argmax())
             name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
-            _ring(axis, name, label, prediction, on_left=label < labels.median())
+            axis.plot([label], [prediction], "o", color=_RING, markersize=9, fillstyle="none", markeredgewidth=2)
+            # The name stands towards the middle of the panel.
+            side, ha = (8, "left") if label < labels.median() else (-8, "right")
+            short = name if len(name) <= LONGEST_ID else f"{name[:LONGEST_ID]}…"
+            box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+            place: dict[str, Any] = {"xytext": (side, 0), "textcoords": "offset points", "ha": ha, "va": "center"}
+            axis.annotate(f"id {short}", (label, prediction), **place, color=_RING, bbox=box).set_in_layout(False)
             ends = [labels.min(), labels.max()]
             axis.plot(ends, ends, color="#888888", linewidth=1, linestyle="--")
             axis.set(title=runs.title(line), xlabel="label")
@@ -80,22 +85,6 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
         bar.ax.yaxis.set_minor_locator(NullLocator())
         figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, groups), worst="; ".join(worst))
         yield Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
-
-
-def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool) -> None:
-    """Mark an example, with its name towards the middle of the panel."""
-    axis.plot([label], [prediction], "o", color=_RING, markersize=9, fillstyle="none", markeredgewidth=2)
-    note = axis.annotate(
-        f"id {name if len(name) <= LONGEST_ID else f'{name[:LONGEST_ID]}…'}",
-        (label, prediction),
-        xytext=(8 if on_left else -8, 0),
-        textcoords="offset points",
-        ha="left" if on_left else "right",
-        va="center",
-        color=_RING,
-        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
-    )
-    note.set_in_layout(False)
 
 
 def _shown(runs: StudyRuns) -> Iterator[tuple[str, dict[Line, list[Scored]]]]:
