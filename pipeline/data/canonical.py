@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
-from pipeline.data.cells import as_label, as_number, is_blank, is_boolean, is_nested, number_of_class, parts_of
+from pipeline.data.cells import as_label, as_number, is_blank, is_nested, number_of_class, parts_of
 from pipeline.data.label_sets import as_sets
 from pipeline.data.raw_labels import nearest_class
 from pipeline.data.tasks import Files, Hub, Source, Task
@@ -297,7 +297,7 @@ def _label_keys(value: Any) -> tuple[str, ...]:
     name = as_label(value)
     if name is None:
         return (same_form(str(value)),)
-    if is_boolean(value):
+    if isinstance(value, bool | np.bool_):
         return name, str(int(value))
     return (name, name[1:]) if _SIGNED.fullmatch(name) else (name,)
 

@@ -101,7 +101,7 @@ def as_label(value: Any) -> str | None:
         return None
     if is_nested(value):
         return json.dumps(shortened(value, 10**6))
-    if is_boolean(value):
+    if isinstance(value, bool | np.bool_):
         return str(value).lower()
     text = str(value)
     if whole := _WHOLE.fullmatch(text):
@@ -111,10 +111,6 @@ def as_label(value: Any) -> str | None:
     number = number_of_class(text)
     is_whole = abs(number) < _MOST_EXACT and number == int(number)
     return str(int(number)) if is_whole else same_form(text)
-
-
-def is_boolean(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
 
 
 def as_number(value: Any) -> float:

@@ -4,7 +4,7 @@ import re
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -147,16 +147,11 @@ def propose(
         rows["label"] = raw_labels.scores_of(rows, where_label)
     else:
         one_by_one = rows.explode("label").dropna(subset=["label"])
-        if task_kind == "labels":
-            _check_labels(one_by_one["label"], where_label)
-        raw_labels.check_classes(one_by_one["label"], where_label, is_asked=(kind, task_kind) != (None, "classes"))
+        are_several = several is not None
+        raw_labels.check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
         hints = tuple(raw_labels.did_you_mean(one_by_one))
-    keys, contradicting, is_stray = contradictions(rows, task_kind)
-    kept = rows[~is_stray]
-    lost = {} if task_kind == "score" else _lost(labels[~is_dropped].explode(), kept["label"].explode())
-    if not text:
-        _check_texts(columns, contradicting, is_stray, keys, lost, where)
-    dropped["with the text of another row and another label"] = rows.index[is_stray].tolist()
+    kept, lost = _agreeing(rows, task_kind, labels[~is_dropped], columns, where, is_guessed=not text)
+    dropped["with the text of another row and another label"] = rows.index.difference(kept.index).tolist()
     rows = kept.reset_index(drop=True)
     if rows["label"].nunique() < 2:
         texts = " and ".join(map(repr, columns.text))
@@ -256,15 +251,6 @@ def _label_lists(
     return several, found, remarks
 
 
-def _check_labels(labels: pd.Series, where: str) -> None:
-    """Raise a :class:`PipelineError` if the ``labels`` of rows, one after the other, are not those of classes."""
-    names = {*labels}
-    if len(names) < 2 or names <= {"0", "1"}:
-        raise PipelineError(f"{where} has the labels {', '.join(sorted(names))} alone: write the names of two or more")
-    if len(names) > max(raw_labels.MOST_CLASSES, len(labels) / 2):
-        raise PipelineError(f"{where} has {len(names):,} different labels, too many: name another column with --label")
-
-
 def _labels(column: pd.Series) -> pd.Series:
     """The class name of every row, as the file spells it; None for a blank."""
     raw = column.tolist()
@@ -308,33 +294,31 @@ def _complete_rows(
     return rows[~(lacks_text | lacks_label | is_dropped)], dropped
 
 
-def _lost(before: pd.Series, after: pd.Series) -> dict[str, tuple[int, int]]:
-    """For every class with rows left out, how many, of how many; those that lost most come first."""
-    counts, left = Counter(before.dropna()), Counter(after)
+def _agreeing(
+    rows: pd.DataFrame, kind: Kind, labels: pd.Series, columns: Columns, where: str, is_guessed: bool
+) -> tuple[pd.DataFrame, dict[str, tuple[int, int]]]:
+    """The rows that no other row contradicts, or only a few do (:func:`contradictions`), and :attr:`Proposal.lost`.
+
+    Args:
+        labels: those of all rows of the table.
+        is_guessed: whether nobody named the text columns. They are considered wrong if many rows contradict each other.
+    """
+    keys, contradicting, is_stray = contradictions(rows, kind)
+    kept = rows[~is_stray]
+    counts, left = Counter(labels.explode().dropna() if kind != "score" else ()), Counter(kept["label"].explode())
     lost = {name: (count - left[name], count) for name, count in counts.items() if left[name] < count}
-    return dict(sorted(lost.items(), key=lambda item: -item[1][0] / item[1][1]))
-
-
-def _check_texts(
-    columns: Columns,
-    contradicting: np.ndarray,
-    is_stray: np.ndarray,
-    keys: np.ndarray,
-    lost: Mapping[str, tuple[int, int]],
-    where: str,
-) -> None:
-    """Raise a :class:`PipelineError` if the guessed texts do not determine the label, such as one text of a pair."""
+    lost = dict(sorted(lost.items(), key=lambda item: -item[1][0] / item[1][1]))  # those that lost most come first
     texts = len(set(keys[contradicting])) / max(1, len(set(keys)))
-    if max(float(is_stray.mean()), texts) <= _MOST_CONTRADICTING:
-        return
-    option = ",".join(columns.text)
-    gone = ", ".join(few([shortened(name) for name, (rows, count) in lost.items() if rows == count], 3))
-    raise PipelineError(
-        f"{where}: {contradicting.sum():,} of {len(keys):,} rows have the text of another row"
-        f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns, --text"
-        f" A,B; else name the column that says the label. --text {shlex.quote(option)} leaves out {is_stray.sum():,}"
-        f" rows{gone and f', all that have the label {gone}'}"
-    )
+    if is_guessed and max(float(is_stray.mean()), texts) > _MOST_CONTRADICTING:
+        option = ",".join(columns.text)
+        gone = ", ".join(few([shortened(name) for name, (count, of) in lost.items() if count == of], 3))
+        raise PipelineError(
+            f"{where}: {contradicting.sum():,} of {len(keys):,} rows have the text of another row"
+            f" ({' and '.join(map(repr, columns.text))}) and another label: for a task on pairs name both columns,"
+            f" --text A,B; else name the column that says the label. --text {shlex.quote(option)} leaves out"
+            f" {is_stray.sum():,} rows{gone and f', all that have the label {gone}'}"
+        )
+    return kept, lost
 
 
 def ids_of(table: pd.DataFrame) -> tuple[list[str], str | None]:

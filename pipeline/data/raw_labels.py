@@ -123,13 +123,19 @@ def scores_of(rows: pd.DataFrame, where: str) -> np.ndarray:
     return numbers
 
 
-def check_classes(labels: pd.Series, where: str, is_asked: bool) -> None:
-    """Raise a :class:`PipelineError` if ``labels`` are not classes, or hold several labels a row.
+def check_classes(labels: pd.Series, where: str, *, is_asked: bool, are_several: bool) -> None:
+    """Raise a :class:`PipelineError` if ``labels`` are not classes, or join several.
 
     Args:
         is_asked: the user asked for classes, however rare they are.
+        are_several: a row may have several of these labels, one after the other.
     """
     counts = Counter(labels)
+    if are_several and (len(counts) < 2 or counts.keys() <= {"0", "1"}):
+        raise PipelineError(f"{where} has the labels {', '.join(sorted(counts))} alone: write the names of two or more")
+    if are_several and len(counts) > max(MOST_CLASSES, len(labels) / 2):
+        raise PipelineError(f"{where} has {len(counts):,} different labels, too many: name another column with --label")
+    is_asked = is_asked or are_several
     if broken := [name for name in counts if is_broken(name)]:
         raise PipelineError(f"{where}: {broken[0]!a}: invalid Unicode (an unpaired surrogate): save the file as UTF-8")
     if not is_asked and len(counts) > len(labels) / 2:
