@@ -78,12 +78,7 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
 
 def copied_parameters(backbone: nn.Module) -> list[str]:
     """Names of the parameters of all tasks' LayerNorm copies in ``backbone``, initialised to pretrained values."""
-    return [
-        f"{name}.{key}"
-        for name, module in backbone.named_modules()
-        if isinstance(module, NormSite)
-        for key, _ in module.named_parameters()
-    ]
+    return [name for name, _ in backbone.named_parameters() if ".own.tasks." in name]
 
 
 def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:

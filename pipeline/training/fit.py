@@ -25,7 +25,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
 from pipeline.training.devices import peak_memory_mb, reset_peak_memory
-from pipeline.training.optim import OPTIMIZERS, SCHEDULES, parameter_groups, peak_rates
+from pipeline.training.optim import OPTIMIZERS, parameter_groups, peak_rates, rate_factor
 from pipeline.training.process_group import copy_to_shard, in_any_process, whole
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery
@@ -209,7 +209,7 @@ class _Run:
 
     def factor(self, step: int) -> float:
         """The factor on all peak learning rates at ``step``, from 0."""
-        return SCHEDULES[self.recipe.schedule](step, self.total, self.recipe.warmup_ratio)
+        return rate_factor(self.recipe.schedule, step, self.total, self.recipe.warmup_ratio)
 
     def update(self, loss: Tensor) -> Tensor:
         """Clip the gradient and step the optimiser; returns whether the loss and the gradient are finite."""

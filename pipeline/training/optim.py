@@ -1,7 +1,7 @@
 """AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
 import math
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -132,34 +132,16 @@ class StepCorrectedAdamW(torch.optim.AdamW):
 OPTIMIZERS: dict[AdamCorrection, type[torch.optim.AdamW]] = {"moments": torch.optim.AdamW, "step": StepCorrectedAdamW}
 
 
-def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:
-    """Factor on the peak learning rate at ``step`` (from 0) of ``total``: linear up, then linear down to zero.
+def rate_factor(schedule: Schedule, step: int, total: int, warmup_ratio: float) -> float:
+    """Factor on the peak learning rate at ``step`` (from 0) of ``total``.
 
+    It rises linearly to 1 in the warm-up, W steps. From there on, "linear" falls linearly to zero, "constant" stays at
+    1, and "noam" is ``sqrt(W / s)`` at step s = ``step`` + 1, which does not reach zero (Vaswani et al. 2017, eq. 3).
     A pure function of the step, so a resumed run needs no scheduler state.
     """
     warmup = round(total * warmup_ratio)
     if step < warmup:
         return (step + 1) / warmup
-    return (total - step) / max(1, total - warmup)
-
-
-def noam_schedule(step: int, total: int, warmup_ratio: float) -> float:
-    """Factor ``min(s / W, sqrt(W / s))`` at step s = ``step`` + 1, with W warm-up steps (Vaswani et al. 2017, eq. 3).
-
-    It falls with the inverse square root and does not reach zero.
-    """
-    warmup = max(1, round(total * warmup_ratio))
-    return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
-
-
-def constant_schedule(step: int, total: int, warmup_ratio: float) -> float:
-    """Factor 1 after a linear warm-up."""
-    warmup = round(total * warmup_ratio)
-    return min(1.0, (step + 1) / max(1, warmup))
-
-
-SCHEDULES: dict[Schedule, Callable[[int, int, float], float]] = {
-    "linear": linear_schedule,
-    "noam": noam_schedule,
-    "constant": constant_schedule,
-}
+    if schedule == "noam":
+        return math.sqrt(max(1, warmup) / (step + 1))
+    return (total - step) / max(1, total - warmup) if schedule == "linear" else 1.0

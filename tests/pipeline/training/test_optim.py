@@ -7,7 +7,7 @@ from torch import nn
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.optim import OPTIMIZERS, linear_schedule, noam_schedule, parameter_groups, peak_rates
+from pipeline.training.optim import OPTIMIZERS, parameter_groups, peak_rates, rate_factor
 
 
 class Model(nn.Module):
@@ -45,17 +45,18 @@ def test_named_matrices_are_spared_from_decay() -> None:
     ],
 )
 def test_the_rate_rises_and_falls_linearly(total: int, warmup: float, expected: list[float]) -> None:
-    assert [linear_schedule(step, total, warmup) for step in range(total)] == pytest.approx(expected)
+    assert [rate_factor("linear", step, total, warmup) for step in range(total)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100, 1001])
 @pytest.mark.parametrize("warmup", [0.0, 0.05, 0.1, 0.5, 1.0])
 def test_noam_peaks_where_linear_does_and_never_ends(total: int, warmup: float) -> None:
-    factors = [noam_schedule(step, total, warmup) for step in range(total)]
+    factors = [rate_factor("noam", step, total, warmup) for step in range(total)]
     peak = max(1, round(total * warmup)) - 1
     assert factors[peak] == max(factors) == 1
     assert min(factors) > 0
-    assert factors[: peak + 1] == pytest.approx([linear_schedule(step, total, warmup) for step in range(peak + 1)])
+    linear = [rate_factor("linear", step, total, warmup) for step in range(peak + 1)]
+    assert factors[: peak + 1] == pytest.approx(linear)
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
 
 
