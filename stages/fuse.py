@@ -69,9 +69,10 @@ def fuse(
         start, own_recipe = BEST if names is None else ",".join(map(str, names)), fusion.adapter_recipe(fusion.task)
         made = train_experts(fusion.task, own_recipe, workspace, seed=seed, limit=rows, start_from=start, count=experts)
         chosen = tuple(workspace.adapter_of(each.record) for each in made)
+        own = None
     else:
         chosen = fusion.choose(names, seed)
-    own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
+        own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and rows is None:
         rows = own.limit
     run = TrainingRun(fusion.request(chosen, seed=seed, limit=rows), workspace)

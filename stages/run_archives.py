@@ -30,13 +30,6 @@ _NEEDED = (*_SPARE, "predictions.parquet")
 
 
 @dataclass(frozen=True)
-class ExportedRuns:
-    runs: tuple[str, ...]
-    missing: tuple[str, ...]
-    """Runs that the study names or others build on, but that the ledger lacks or has only in part."""
-
-
-@dataclass(frozen=True)
 class KeptRun:
     """A run that both have, with its scores here and in the archive. The record here stays."""
 
@@ -55,8 +48,11 @@ class ImportedRuns:
     """The study of the archive, if it was here before with other contents; these stay."""
 
 
-def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool = False) -> ExportedRuns:
+def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool = False) -> tuple[list[str], list[str]]:
     """Write the records of all finished runs, or of those of a study with all that they are built on.
+
+    Returns these runs, and those that the study names or others build on, but that the ledger lacks or has only in
+    part.
 
     Args:
         study: its name, or its TOML file.
@@ -93,7 +89,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     if not whole:
         raise PipelineError(f"{runs.ledger.root}: no finished runs to export: see runs list")
     write_archive(file, files, 9)  # a window of 64 MiB reaches across the runs of a study
-    return ExportedRuns(tuple(whole), tuple(sorted(missing)))
+    return whole, sorted(missing)
 
 
 def import_runs(reports: Path, file: Path) -> ImportedRuns:

@@ -203,8 +203,8 @@ class Runs:
             ],
         }
 
-    def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
-        """Delete the folders of ``runs``; only these runs may need each other.
+    def remove(self, runs: Sequence[str], *, force: bool = False) -> dict[str, Any]:
+        """Delete the folders of ``runs``; only these runs may need each other. As ``runs remove --json`` prints it.
 
         Args:
             force: delete them even if something needs them; the result says what breaks.
@@ -231,12 +231,10 @@ class Runs:
         ):
             if lines and not force:
                 raise PipelineError("\n  ".join([heading, *few(lines)]))
-        freed = 0
-        for run in dict.fromkeys(runs):
-            size = size_of(self.ledger.folder(run))
+        sizes = {run: size_of(self.ledger.folder(run)) for run in runs}
+        for run in sizes:
             self.ledger.remove(run)
-            freed += size
-        return Removal(tuple(dict.fromkeys(runs)), freed, tuple(broken))
+        return {"removed": [*sizes], "bytes": sum(sizes.values()), "broken": broken}
 
 
 @dataclass(frozen=True)
@@ -330,13 +328,6 @@ class RunDescription:
             "used_by": [asdict(use) for use in self.uses],
             "problems": self.problems,
         }
-
-
-@dataclass(frozen=True)
-class Removal:
-    removed: tuple[str, ...]
-    bytes: int
-    broken: tuple[str, ...]
 
 
 def _cells_in(study: Path) -> dict[str, list[str]]:

@@ -95,6 +95,7 @@ def compare(
     announce(LIBRARIES)
     from stages.compare import compare as stage
     from stages.compare.executors.processes import executor_of
+    from stages.report import summary_of
 
     workspace = places.workspace(running)
     executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)
@@ -104,15 +105,13 @@ def compare(
     result, folder = stage.compare(chosen, workspace, keep_weights=keep_weights, executor=executor)
     if not is_main_process():
         return 0
-    from stages.report import summary_of
-
     errors = [entry.error for entry in result.entries if entry.error is not None]
     cells, failed = len(result.entries), len(errors)
     summary = {"study": chosen.name, "runs": cells - failed, "failed": failed, "reports": str(folder)}
     print_result(summary_of(folder), summary, running.json)
     if failed:
         print_error(f"{failed} of {cells} cells have no run: the notes in its tables say why")
-    if any(error.startswith(BUG) for error in errors):
+    if any(error.startswith(BUG) for error in errors):  # not what the user can mend
         return 1
     return 2 if failed else 0
 

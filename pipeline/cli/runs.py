@@ -107,10 +107,10 @@ def runs_remove(
     found = [row.record.run for row in shelf.listed(unused=True)] if unused else ()
     removal = shelf.remove([*runs, *found], force=force)
     _warn(shelf.problems)
-    for line in removal.broken:
+    for line in removal["broken"]:
         notice(f"warning: broken: {line}")
-    names = ", ".join(few(removal.removed)) or "nothing"
-    print_result([f"removed {names}: {size_text(removal.bytes)}"], asdict(removal), json)
+    names = ", ".join(few(removal["removed"])) or "nothing"
+    print_result([f"removed {names}: {size_text(removal['bytes'])}"], removal, json)
 
 
 @runs_app.command(name="export")
@@ -128,13 +128,13 @@ def runs_export(
     from stages.run_archives import export_runs
 
     runs = kept.runs()
-    exported = export_runs(runs, file, study, lean=lean)
+    exported, missing = export_runs(runs, file, study, lean=lean)
     _warn(runs.problems)
-    if exported.missing:
-        missing = one_line(", ".join(few(exported.missing)))
-        notice(f"warning: without {missing}: there is no complete record here")
-    lines = [f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"]
-    print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
+    if missing:
+        named = one_line(", ".join(few(missing)))
+        notice(f"warning: without {named}: there is no complete record here")
+    lines = [f"{len(exported)} runs: {file}, {size_text(size_of(file))}"]
+    print_result(lines, {"runs": exported, "missing": missing, "file": str(file)}, json)
 
 
 @runs_app.command(name="import")

@@ -188,17 +188,19 @@ class Recipe(RecipePart):
         """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
         try:
             return cls.model_validate(values)
-        except ValidationError as error:
-            raise_all(where, _problems(error))
+        except ValidationError:
+            raise_all(where, cls.problems(values))
             raise
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        """Every mistake in ``values``, each with its key."""
+        """Every mistake in ``values``, each with its flat key."""
         try:
             cls.model_validate(values)
         except ValidationError as error:
-            return _problems(error)
+            flat = {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}
+            told = (problem.partition(":") for problem in validation_problems(error))
+            return [flat.get(key, key) + colon + rest for key, colon, rest in told]
         return []
 
     @property
@@ -382,10 +384,3 @@ def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         elif not has_key(given, name):
             kept[name] = value
     return kept
-
-
-def _problems(error: ValidationError) -> list[str]:
-    """The mistakes in a recipe, each with its flat key."""
-    flat = {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}
-    told = (problem.partition(":") for problem in validation_problems(error))
-    return [flat.get(key, key) + colon + rest for key, colon, rest in told]
