@@ -68,7 +68,6 @@ def tables() -> dict[tuple[str, str, str], list[Value]]:
     return cells
 
 
-@cache
 def absent_rows() -> list[list[str]]:
     """The rows of published tables that no study has, or that differ in one: report, table, split, row and the reason.
 

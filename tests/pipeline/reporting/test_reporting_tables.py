@@ -12,6 +12,7 @@ from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
 
 TEX_SPECIAL = r"a&b %c $d #e _f {g} ~h ^i \j"
+MARKDOWN, LATEX = map(TEMPLATES.get_template, ("tables.md", "tables.tex"))
 
 
 def split_markdown(line: str) -> list[str]:
@@ -73,12 +74,8 @@ def test_the_results_have_exactly_the_promised_columns_and_one_row_a_finished_ce
     assert set(written["train_rows"]) == {100, 1000}
 
 
-def rendered(name: str, report: Report) -> str:
-    return TEMPLATES.get_template(name).render(report=report)
-
-
 def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
-    text = rendered("tables.md", report)
+    text = MARKDOWN.render(report=report)
     tables = tables_of(text)
     assert [head for head, _ in tables] == [list(table.columns) for table in report.tables]
     for (_, rows), table in zip(tables, report.tables, strict=True):
@@ -90,8 +87,8 @@ def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
 
 
 def test_markdown_and_latex_hold_the_same_cells(report: Report) -> None:
-    lines = [line.removesuffix(r" \\") for line in rendered("tables.tex", report).splitlines() if line.endswith(r" \\")]
-    rows = [row for head, rows in tables_of(rendered("tables.md", report)) for row in (head, *rows)]
+    lines = [line.removesuffix(r" \\") for line in LATEX.render(report=report).splitlines() if line.endswith(r" \\")]
+    rows = [row for head, rows in tables_of(MARKDOWN.render(report=report)) for row in (head, *rows)]
     for cells, line in zip(rows, lines, strict=True):
         for sign, plain in SIGNS.items():
             line = line.replace(sign, plain)
@@ -111,7 +108,9 @@ def test_every_table_has_a_csv_with_its_verdicts_in_words(report: Report, tmp_pa
 
 @pytest.mark.parametrize("hostile", ["a|b", "||", r"a\|b", TEX_SPECIAL, "@x@", "<b>", "`code`"])
 def test_a_hostile_text_stays_one_cell_of_a_markdown_table(hostile: str, report: Report) -> None:
-    ((head, rows),) = tables_of(rendered("tables.md", with_table(report, Cell(hostile), Cell("0.5", verdict="better"))))
+    ((head, rows),) = tables_of(
+        MARKDOWN.render(report=with_table(report, Cell(hostile), Cell("0.5", verdict="better")))
+    )
     assert len(head) == len(rows[0]) == 2
     assert rows[0][1] == "0.5 ↑"
     if "\\" not in hostile:
@@ -120,7 +119,7 @@ def test_a_hostile_text_stays_one_cell_of_a_markdown_table(hostile: str, report:
 
 @pytest.mark.parametrize("hostile", ["a&b", "50% of $5", "a_b", "#1 {x}", "~^", "\\", r"\\ \end{tabular}", TEX_SPECIAL])
 def test_a_hostile_text_stays_text_in_latex(hostile: str, report: Report) -> None:
-    lines = rendered("tables.tex", with_table(report, Cell(hostile), Cell("0.5 ± 0.1", verdict="worse"))).splitlines()
+    lines = LATEX.render(report=with_table(report, Cell(hostile), Cell("0.5 ± 0.1", verdict="worse"))).splitlines()
     assert lines[-1] == r"\end{tabular}"
     _, cells = (re.split(r" (?<!\\)& ", line.removesuffix(r" \\")) for line in lines if line.endswith(r" \\"))
     assert printed(cells[0]) == hostile
