@@ -41,9 +41,7 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
 """In the order of the report. A function returns None, or no table, if the study has nothing to show there."""
 
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
-"""Tables of test scores; they state which rows are the test rows."""
-_TABLE = "published-table-"
-"""Name prefix of the published tables; their notes are the same."""
+"""Tables of test scores; they state which rows are the test rows, as each of several published tables does."""
 
 FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
     score_figures.forest,
@@ -81,7 +79,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     tables: list[Table] = []
     for made in (make(runs) for make in TABLES):
         for table in [made] if isinstance(made, Table) else made or []:
-            is_scored = table.name in _SCORED or table.name.startswith(_TABLE)
+            is_scored = table.name in _SCORED or table.name.startswith("published-table-")
             tables.append(replace(table, notes=(notes.scoring_text(runs), *table.notes)) if is_scored else table)
     # Cells also name runs outside the study's rows: source adapters and first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
@@ -336,21 +336,23 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     choice = "whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others"
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was selected from more trials than {report.listed(more)}." if more else ""
+    used = _on_targets((names_of(runs, side), t) for t, side in tested[0].ours.items() if {*side.values()} != {leading})
+    variants = f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""
+    calls = (call for call in close_calls(runs) if call.duel.line == leading)
+    choices = report.listed(_on_targets((f"that against {call.duel.kind}", call.target) for call in calls))
+    close = f" Verdicts that depend on a choice between nearly equal methods: {choices}." if choices else ""
     yield (
         f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable} Each kind is represented by its best"
-        f" method on the validation rows, {choice}.{_variants(runs, leading)}{trials}{_close_kinds(runs)}"
+        f" method on the validation rows, {choice}.{variants}{trials}{close}"
     )
 
 
-def _close_kinds(runs: StudyRuns) -> str:
-    """A sentence on the kinds for which the leading fusion's verdict depends on a close choice, or empty."""
-    where = defaultdict[str, list[str]](list)
-    for call in close_calls(runs):
-        if call.duel.line == leading_fusion(runs) and call.target not in where[call.duel.kind]:
-            where[call.duel.kind].append(call.target)
-    clauses = [f"that against {kind} on {report.listed(targets)}" for kind, targets in where.items() if targets]
-    choices = report.listed(clauses)
-    return f" Verdicts that depend on a choice between nearly equal methods: {choices}." if clauses else ""
+def _on_targets(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Names with their targets, such as ``a on sst and sts``."""
+    on = defaultdict[str, dict[str, None]](dict)
+    for name, target in pairs:
+        on[name][target] = None
+    return [f"{name} on {report.listed([*targets])}" for name, targets in on.items()]
 
 
 def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
@@ -369,14 +371,3 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
             here = f", here {first}"
         named[report.listed(own) + here] = own
     return named
-
-
-def _variants(runs: StudyRuns, leading: Line) -> str:
-    """A sentence on the targets where variants represent the leading fusion, or empty."""
-    ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
-    on = defaultdict[str, list[str]](list)
-    for target, selected in ours.items():
-        if {*selected.values()} != {leading}:
-            on[names_of(runs, selected)].append(target)
-    used = [f"{names} on {report.listed(targets)}" for names, targets in on.items()]
-    return f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""
