@@ -10,7 +10,9 @@ from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.store import Artifact, Manifest
-from pipeline.runs.ranking import RANKED_ROWS, WHOLE, best_sources
+from pipeline.runs.initial import RANKED_ROWS, WHOLE, Chooser
+from pipeline.runs.request import Part, RunRequest
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, sha256_text
@@ -47,7 +49,10 @@ def _row(setting: Setting, folder: Path, size: int, count: int) -> Row:
     rows = pd.DataFrame({"id": [str(row) for row in range(size)], "text_a": texts, "label": labels})
     workspace = Workspace(str(folder), None, setting.scratch / "store", setting.scratch / "reports")
     recipe = workspace.resolve(Recipe(trainable="fusion"), _TASK)
-    step = milliseconds(lambda: best_sources(_CHOSEN, adapters, _TASK, recipe, rows, backbone, accelerator))
+    request = RunRequest.single("fusion", _TASK, recipe, 0)
+    scoring = Scoring(_TASK, rows, recipe, backbone, accelerator)
+    chooser = Chooser(request, {_TASK.name: Part(_TASK, recipe)}, rows, scoring, backbone, workspace, "")
+    step = milliseconds(lambda: chooser.best_sources(_CHOSEN, adapters))
     return {"adapters": count, **interleave({"seconds": lambda: step() / 1000}, min(setting.repeats, 3))}
 
 

@@ -17,8 +17,7 @@ from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Memb
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
-from pipeline.runs.once import get_or_train
-from pipeline.runs.provenance import provenance
+from pipeline.runs.once import get_or_train, provenance
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import JoinedBy

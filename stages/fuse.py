@@ -41,8 +41,8 @@ def fuse(
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
             lacks is trained first, apart from rows with a text of the target's dev or test, as is the target's own if
             the recipe takes it. ``best:N``: of the adapters that fit the N that
-            :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all that fit. In
-            both cases none is trained. Experts are warm-started from one of these adapters, as ``extract`` is.
+            :meth:`pipeline.runs.initial.Chooser.best_sources` chooses (``best_sources`` of a recipe). None: all that
+            fit. In both cases none is trained. Experts are warm-started from one of these adapters, as ``extract`` is.
         experts: the number of adapters in a fusion of experts. They are trained first, if they are missing.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
         probed: as for :func:`stages.extract.extract`.

@@ -20,9 +20,9 @@ from pipeline.data.tokens import Cut
 from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.inference import predictions_of
 from pipeline.runs.kept_models import ENSEMBLE, KINDS, Target, ensemble_of, find_run, parse_targets, target_of
-from pipeline.runs.seen import overlap, seen_by
+from pipeline.runs.restore import predictions_of
+from pipeline.runs.weights import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Precision

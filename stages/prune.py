@@ -14,13 +14,11 @@ from pipeline.methods.gated import own_member
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
-from pipeline.runs.kept_models import best_of
-from pipeline.runs.once import Made, get_or_train
-from pipeline.runs.provenance import provenance
-from pipeline.runs.restore import on_own_backbone, restore
+from pipeline.runs.kept_models import best_of, on_own_backbone
+from pipeline.runs.once import Made, get_or_train, provenance
+from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring
-from pipeline.runs.seen import seen_rows
-from pipeline.runs.weights import save_artifact
+from pipeline.runs.weights import save_artifact, seen_rows
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.calibration import fit_temperature
 from pipeline.system.errors import PipelineError

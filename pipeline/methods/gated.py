@@ -9,7 +9,7 @@ With frozen source outputs z_n, output z of the target's adapter and sub-layer o
 There is no softmax, so sources do not compete: the next layer can use a source only if its output arrives there at
 about full strength. Initially w_n and M_n are zero, and b_n is the recipe's ``gate_start`` or min(1, 2 / N), the mean
 of ScaLearn's initial weights. By default, linear probes on the target choose the sources and each b_n
-(:mod:`pipeline.runs.gates`).
+(:mod:`pipeline.runs.initial`).
 
 If z is fresh and trains with the gates, it learns what the sources do not know. If z was already trained on the same
 rows, the gates find nothing left to gain from the sources (the stacking problem of Wolpert 1992). Without z, one gate

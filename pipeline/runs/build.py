@@ -49,7 +49,7 @@ def build_for_training(
     Deterministic in the request, parts, seed and initial adapter.
 
     Args:
-        initial: the adapter to start from (:mod:`pipeline.runs.starting`); an anchored fusion, and a run that continues
+        initial: the adapter to start from (:mod:`pipeline.runs.initial`); an anchored fusion, and a run that continues
             an adapter of the task itself, also take its head.
     """
     first = first_of(parts)

@@ -172,8 +172,6 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
     Raises:
         PipelineError: it is a run that kept no weights, or an artifact that is not in the workspace's store.
     """
-    from pipeline.runs.restore import on_own_backbone
-
     if isinstance(trained, Artifact):
         manifest = trained.manifest
         return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
@@ -188,6 +186,19 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
             " their row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
         )
     return Target(task, trained, trained.run, trained.recipe_of(task.name), on_own_backbone(workspace, trained))
+
+
+def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Workspace:
+    """The workspace on the backbone that ``trained`` names, if the command names none (its name is empty)."""
+    if workspace.backbone_name:
+        return workspace
+    name = trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
+    own = workspace.on(name)
+    try:
+        own.backbone  # noqa: B018  (opened here, where the source of the name is known)
+    except PipelineError as error:
+        raise PipelineError(f"{error}. The model was trained on it: give its folder or Hub id (--backbone)") from error
+    return own
 
 
 def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:

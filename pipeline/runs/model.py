@@ -30,7 +30,6 @@ from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.inference import head_outputs, inputs_of
 from pipeline.runs.kept_models import (
     KINDS,
     Target,
@@ -38,10 +37,11 @@ from pipeline.runs.kept_models import (
     best_model,
     best_of,
     find_run,
+    on_own_backbone,
     parse_model,
     usable_artifacts,
 )
-from pipeline.runs.restore import on_own_backbone, restore, task_of
+from pipeline.runs.restore import head_outputs, inputs_of, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision

@@ -1,7 +1,7 @@
 """Linear probes: how well an encoder's features of the training rows explain a task's labels.
 
-They choose what a run starts from (:mod:`pipeline.runs.starting`), the gates of a fusion (:mod:`pipeline.runs.gates`)
-and its sources out of many (:mod:`pipeline.runs.ranking`) before training.
+Before training they choose what a run starts from, the gates of a fusion, and its sources out of many
+(:mod:`pipeline.runs.initial`).
 """
 
 import time
@@ -29,9 +29,6 @@ from pipeline.training.objectives import output_scale
 from pipeline.training.predict import mean_outputs
 from pipeline.training.process_group import on_main_process
 
-TESTED_ROWS = 2000
-"""Training rows on which a source is tested, as a warm start or as the first of a fusion. If there are more, a seeded
-sample. With 1,000 rows, a test on half of them misses sources that a test with 2,000 finds."""
 MOST_ROWS = 5000
 """Training rows up to which :func:`probe_score` is worth its seconds: with more, training nearly always wins."""
 

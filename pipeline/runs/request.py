@@ -87,10 +87,6 @@ class RunRequest:
             return "in turn"
         return "best" if self.adapters and not self.tested else None
 
-    def may_be_warm_started(self, recipe: Recipe) -> bool:
-        """Whether ``adapters`` are candidates for a warm start under the resolved ``recipe``."""
-        return bool(self.adapters) and (self.kind == "adapter" or recipe.form.own_adapter == "warm")
-
 
 def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     """The parts of ``request`` by task name, in order; checked to fit one model.

@@ -1,25 +1,43 @@
-"""The trained models of finished runs, from the store or from the weights beside their records."""
+"""The trained models of finished runs, from the store or from weights beside their records, and what they predict."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+from torch import Tensor
+
+from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task, described
+from pipeline.data.tokens import Cut, TokenisedSplit
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.parallel import parallel_adapters
 from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
+from pipeline.models.rounding import round_for_good
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest
-from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
+from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of, outputs_of
 from pipeline.runs.request import Part
+from pipeline.runs.scoring import splits_of
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.fields import check_layers
 from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import HALF
+from pipeline.training.objectives import objective_of
+from pipeline.training.predict import Compute, mean_outputs
+
+if TYPE_CHECKING:
+    from pipeline.runs.kept_models import Target
 
 
 def restore(
@@ -56,19 +74,6 @@ def restore(
     model = assemble(encoder, manifest.recipe, task)
     load_head(trained, model.head)
     return model.requires_grad_(False).eval()
-
-
-def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Workspace:
-    """The workspace on the backbone that ``trained`` names, if the command names none (its name is empty)."""
-    if workspace.backbone_name:
-        return workspace
-    name = trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
-    own = workspace.on(name)
-    try:
-        own.backbone  # noqa: B018  (opened here, where the source of the name is known)
-    except PipelineError as error:
-        raise PipelineError(f"{error}. The model was trained on it: give its folder or Hub id (--backbone)") from error
-    return own
 
 
 def restore_together(
@@ -179,3 +184,64 @@ def _check_backbone(weights: str | None, name: str, backbone: Backbone, run: str
             f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"
             " backbone with --backbone"
         )
+
+
+def predictions_of(
+    targets: Sequence[Target],
+    rows: pd.DataFrame,
+    drop_layers: tuple[int, ...],
+    batch_size: int,
+    accelerator: Accelerator,
+) -> tuple[list[Prediction], Cut]:
+    """One prediction per target, from one forward pass over the rows; and how many rows each target cuts."""
+    first, workspace, longest = targets[0], targets[0].workspace, targets[0].recipe.max_length
+    assert longest is not None  # a trained model's recipe is resolved
+    if rows.empty:
+        return [_nothing(target.task) for target in targets], Cut(0, longest)
+    model: TransferModel | JointModel
+    if len(targets) == 1:
+        model = restore(first.trained, first.task, workspace, drop_layers)
+    else:
+        trained, tasks = [each.trained for each in targets], [each.task for each in targets]
+        model = restore_together(trained, tasks, workspace, drop_layers)
+    round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
+    inputs = inputs_of(first, rows)
+    outputs = head_outputs(accelerator.prepare(model), targets, inputs, batch_size, accelerator)
+    # the next pass builds another model
+    accelerator.free_memory()
+    each = zip(targets, outputs, strict=True)
+    predictions = [objective_of(target.task, target.recipe).predict(own) for target, own in each]
+    return predictions, Cut(inputs[0].cut_rows, longest)
+
+
+def inputs_of(target: Target, rows: pd.DataFrame, *, cached: bool = True) -> list[TokenisedSplit]:
+    """Canonical rows as the model reads them, in both orders if it averages over the orders of a pair.
+
+    Unless ``cached``, the tokens are not saved to disk.
+    """
+    tokenizer = target.workspace.backbone.tokenizer
+    return splits_of(rows, target.recipe, tokenizer, target.recipe.pairs.average_orders, cached)
+
+
+def head_outputs(
+    model: TransferModel | JointModel,
+    targets: Sequence[Target],
+    inputs: list[TokenisedSplit],
+    batch_size: int,
+    compute: Compute,
+) -> list[Tensor]:
+    """Each target's outputs (B, k) for B rows, computed by its restored ``model``, which is on the device already."""
+    outputs = mean_outputs(
+        model,
+        inputs,
+        batch_size=batch_size,
+        pad_token_id=targets[0].workspace.backbone.tokenizer.pad_token_id,
+        accelerator=compute,
+    )
+    return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
+
+
+def _nothing(task: Task) -> Prediction:
+    """The prediction for no rows."""
+    dtype = {"score": "float64", "classes": "int64", "labels": "U1"}[task.kind]
+    return Prediction(np.empty(0, dtype), np.empty((0, task.outputs)) if task.classes else None)

@@ -1,7 +1,9 @@
-"""A task's rows as a model reads them, and how it is scored on them."""
+"""A task's rows as a model reads them: the batches that it trains on, and how it is scored."""
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import pandas as pd
 from accelerate import Accelerator
@@ -9,28 +11,35 @@ from scipy.stats import mannwhitneyu
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
+from pipeline.data.batches import (
+    BACKBONE_INPUTS,
+    Piece,
+    collate,
+    evaluation_order,
+    padding_worth_a_pass,
+    training_batches,
+)
 from pipeline.data.prediction import Prediction
 from pipeline.data.split import group_numbers
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, in_random_order, joined, swapped, tokenise
 from pipeline.models.backbone import Backbone
+from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble, tunes_threshold
+from pipeline.runs.request import Parts, first_of
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import CosineSimilar, Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
 from pipeline.stats.paired import score_interval
 from pipeline.training.checkpoint import Companion, Progress, Scores
+from pipeline.training.fit import TrainingData
+from pipeline.training.mixing import TaskBatches, mixed
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
-
-TRAIN_ROWS = 1000
-"""Maximum number of training rows of a task that are scored."""
-COSINE_ROWS = 1000
-"""Maximum number of dev rows to test whether a cosine head reads two classes in the wrong order."""
 
 
 class Scoring:
@@ -87,17 +96,24 @@ class Scoring:
         threshold.fill_(chosen)
         return outputs - threshold.item()
 
-    def reads_classes_reversed(self, model: TransferModel) -> bool:
-        """Whether pairs of the class that a cosine head should read as dissimilar have the higher cosine.
+    def reversed_note(self, model: TransferModel) -> str:
+        """Advice if a cosine head would call those pairs similar that are now the less similar ones; else empty.
 
         Uses the Mann-Whitney test at a level of 0.001, since nobody asked for the check.
         """
         cosine, labels = self._outputs(model).squeeze(-1).double().numpy(), self.rows["label"].to_numpy()
         first, second = cosine[labels == 0], cosine[labels == 1]
         if not (len(first) and len(second)):
-            return False
+            return ""
         higher = "less" if self.reverses else "greater"
-        return bool(mannwhitneyu(first, second, alternative=higher, method="asymptotic").pvalue < 0.001)
+        if not mannwhitneyu(first, second, alternative=higher, method="asymptotic").pvalue < 0.001:
+            return ""
+        wrong, right = self.task.classes if self.reverses else self.task.classes[::-1]
+        return (
+            f"{self.task.name}: texts of '{right}' are more similar than those of '{wrong}', but a cosine head reads"
+            f" '{wrong}' as the class of similar texts: write similar = {json.dumps(right, ensure_ascii=False)} into"
+            " its task.toml"
+        )
 
     def _outputs(self, model: TransferModel) -> Tensor:
         return mean_outputs(
@@ -171,7 +187,7 @@ class Evaluations:
 class TrainScores(Companion):
     """A companion of training that scores the model on training rows whenever dev is scored.
 
-    It samples tasks with more than ``TRAIN_ROWS`` rows, identically for all runs on the same rows.
+    It samples tasks with many rows, identically for all runs on the same rows.
     """
 
     def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
@@ -229,10 +245,68 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
     return table
 
 
-def reversed_note(task: Task, similar: CosineSimilar) -> str:
-    """Advice if a cosine head would read the wrong one of two classes as similar."""
-    wrong, right = task.classes if similar == "first" else task.classes[::-1]
-    return (
-        f"{task.name}: texts of '{right}' are more similar than those of '{wrong}', but a cosine head reads '{wrong}'"
-        f" as the class of similar texts: write similar = {json.dumps(right, ensure_ascii=False)} into its task.toml"
-    )
+@dataclass(frozen=True)
+class Batching:
+    """Makes the batches of each task, and mixes them.
+
+    Args:
+        cache_bytes: room for the cached outputs of frozen layers.
+    """
+
+    parts: Parts
+    data: Mapping[str, TaskData]
+    tokenizer: Tokenizer
+    seed: int
+    cache_bytes: float
+    accelerator: Accelerator
+
+    @cached_property
+    def splits(self) -> dict[str, list[TokenisedSplit]]:
+        """The training rows of each task; if their order is random, also with each pair the other way round."""
+        return {
+            name: splits_of(self.data[name].train, part.recipe, self.tokenizer, part.recipe.pairs.order == "random")
+            for name, part in self.parts.items()
+        }
+
+    def training_data(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> TrainingData:
+        """The training batches.
+
+        With a single task, the outputs of frozen layers are cached: for dev, which ``scorings`` reads after every
+        epoch, and if room is left for train.
+        """
+        extend: Extend | None = None
+        if len(self.parts) == 1:
+            ((name, part),) = self.parts.items()
+            cache = partial(
+                PrefixCache,
+                model.of(name),
+                batch_size=2 * part.recipe.batch_size,
+                pad_token_id=self.tokenizer.pad_token_id,
+                accelerator=self.accelerator,
+            )
+            dev = cache(joined(scorings[name].splits), max_bytes=self.cache_bytes)
+            scorings[name].extend = dev.extend
+            # Rows that are read once are not worth caching, and SMART runs all layers, on perturbed embeddings.
+            again = part.recipe.epochs_over(len(self.data[name].train)) > 1 and not part.recipe.smart.weight
+            train = cache(joined(self.splits[name]), max_bytes=self.cache_bytes - dev.bytes if again else 0)
+            extend = train.extend if train.bytes else None
+        batches = {name: self._batches(name, model.of(name), extend) for name in self.parts}
+        rows = {name: len(own.train) for name, own in self.data.items()}
+        data = mixed(batches, rows, first_of(self.parts).recipe, self.seed)
+        return replace(data, scored_rows=sum(len(own.dev) for own in self.data.values()))
+
+    def _batches(self, name: str, model: TransferModel, extend: Extend | None) -> TaskBatches:
+        """The batches of one task; ``extend`` adds cached layer outputs to each piece."""
+        recipe, splits, accelerator = self.parts[name].recipe, self.splits[name], self.accelerator
+        pieces, pad = recipe.gradient_accumulation_steps * accelerator.num_processes, self.tokenizer.pad_token_id
+        # What a cache extends keeps its padding.
+        worth = model.most_padding if extend is None else padding_worth_a_pass
+        most_padding = worth(accelerator.device, recipe.precision)
+
+        def of_pass(epoch: int, first: int) -> Iterator[list[Piece]]:
+            split = splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], self.seed, epoch)
+            size = recipe.batch_size
+            for batch in training_batches(split, size, pieces, self.seed, epoch, pad, first, most_padding):
+                yield [Piece(part if extend is None else extend(part)) for part in batch]
+
+        return TaskBatches(of_pass, count=recipe.steps_over(len(splits[0])))

@@ -1,34 +1,34 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
+import torch
 from accelerate import Accelerator
+from torch import Tensor, nn
 
+from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.prediction import Prediction
 from pipeline.data.split import at_most
 from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
+from pipeline.methods.layernorms import copied_parameters
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.rounding import rounded
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest, SourceRun
-from pipeline.runs.batching import Batching
 from pipeline.runs.build import Built
-from pipeline.runs.initial import Chooser, InitialModel, initial_model
-from pipeline.runs.losses import loss_of
-from pipeline.runs.once import get_or_train
+from pipeline.runs.initial import Chooser, InitialModel
+from pipeline.runs.once import get_or_train, provenance
 from pipeline.runs.probing import solve_head
-from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
-from pipeline.runs.scoring import COSINE_ROWS, TRAIN_ROWS, Evaluations, Scoring, TrainScores, reversed_note, score_again
-from pipeline.runs.seen import keep_seen, overlap_notes, seen_notes, seen_rows
-from pipeline.runs.weights import save_artifact, save_weights
+from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, score_again
+from pipeline.runs.weights import overlap_notes, save_artifact, save_weights, seen_notes, seen_rows
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
@@ -36,13 +36,20 @@ from pipeline.stats.calibration import fit_temperature
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
-from pipeline.training.checkpoint import Progress
+from pipeline.training.checkpoint import Companion, Progress
 from pipeline.training.devices import HALF, SMALLER_STEPS, check_memory, full_memory_explained, make_accelerator
-from pipeline.training.fit import TrainingData, fit
+from pipeline.training.fit import Loss, TrainingData, fit
+from pipeline.training.objectives import balanced_weights, objective_of
 from pipeline.training.process_group import check_sharding, is_sharded
 from pipeline.training.progress import tracking
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
+from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, Terms, terms_of
+from pipeline.training.terms.term import Regularised
+
+TRAIN_ROWS = 1000
+"""Maximum number of training rows of a task that are scored."""
+COSINE_ROWS = 1000
+"""Maximum number of dev rows to test whether a cosine head reads two classes in the wrong order."""
 
 
 class TrainingRun:
@@ -118,10 +125,6 @@ class TrainingRun:
         again = f" again ({self.recipe.reshuffle})" if self.recipe.reshuffle else ""
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}{again}"
 
-    @property
-    def _shuffle_seed(self) -> int:
-        return self.recipe.shuffle_seed(self.request.seed)
-
     def finished(self) -> RunRecord | None:
         """The ledger's record, if everything that the run leaves is still there."""
         return self.workspace.finished(self.name, self.request.keep_weights or self.kind.artifact is not None)
@@ -161,12 +164,16 @@ class TrainingRun:
         model = start.built.model
         combine = self._surgery(model)
         tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
-        batching = Batching(self.parts, self.data, tokenizer, self._shuffle_seed, cache_bytes, accelerator)
+        shuffle_seed = self.recipe.shuffle_seed(self.request.seed)
+        batching = Batching(self.parts, self.data, tokenizer, shuffle_seed, cache_bytes, accelerator)
         data = batching.training_data(model, scorings)
         self._tell_cut(batching, scorings)
         self._tell_few_steps(data.epochs * data.batches_per_epoch)
         encoder = model.of(self.task.name).backbone
-        hashes = adapter_hashes(encoder, self._frozen(start.adapters))
+        is_fusion = self.recipe.trainable == "fusion"
+        fused = self.recipe.form.names_of([each.manifest for each in start.adapters]) if is_fusion else []
+        frozen = [name for name in fused if not self.recipe.form.trains_own or name != self.task.name]
+        hashes = adapter_hashes(encoder, frozen)
         # A sharded copy has one dtype for all its weights.
         half = None if is_sharded() else HALF.get(accelerator.mixed_precision)
         with rounded(model, self.backbone.tensor_names, half):
@@ -197,7 +204,7 @@ class TrainingRun:
         """Build the model before its first step, and warn if its sources have seen rows that select the epoch."""
         request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
         chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
-        start = initial_model(chooser, self.name)
+        start = chooser.initial_model(self.name)
         if is_main_process() and request.adapters and not workspace.is_study:
             option = "--start-from" if request.kind == "adapter" else "--sources"
             for note in seen_notes(self.task, scoring.rows, self._built_on(start), workspace, option):
@@ -242,16 +249,8 @@ class TrainingRun:
                 continue
             rows = at_most(self.data[name].dev, COSINE_ROWS)
             scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)
-            if scoring.reads_classes_reversed(model.of(name).to(accelerator.device)):
-                self.workspace.tell_once(
-                    f"note: {reversed_note(part.task, part.recipe.cosine_similar)}", about=("reversed", name)
-                )
-
-    def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
-        """The adapters of a fusion that stay frozen."""
-        is_fusion = self.recipe.trainable == "fusion"
-        fused = self.recipe.form.names_of([each.manifest for each in adapters]) if is_fusion else []
-        return [name for name in fused if not self.recipe.form.trains_own or name != self.task.name]
+            if note := scoring.reversed_note(model.of(name).to(accelerator.device)):
+                self.workspace.tell_once(f"note: {note}", about=("reversed", name))
 
     def _fit(
         self,
@@ -261,13 +260,26 @@ class TrainingRun:
         combine: Surgery | None,
         accelerator: Accelerator,
     ) -> Progress:
-        if self.recipe.is_solved:
-            return self._solve(built, evaluations, accelerator)
-        loss, terms = loss_of(self.parts, self.data, built, self.backbone, accelerator.device)
+        if self.recipe.is_solved:  # a probe's head, in closed form: without steps, and scored once
+            progress, started, rows = Progress(), time.perf_counter(), self.data[self.task.name].train
+            model = built.model.of(self.task.name).to(accelerator.device)
+            solve_head(model, self.task, self.recipe, rows, self.backbone, accelerator)
+            progress.train_seconds, progress.examples = time.perf_counter() - started, len(rows)
+            progress.add_point(0, None, evaluations(model), 0.0, {})
+            return progress
+        loss, terms = self.loss(built, accelerator.device)
+        companions = list[Companion](terms.of_outputs)
+        if self.recipe.score_train:
+            shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
+            scorings = {
+                name: Scoring(part.task, shown[name], part.recipe, self.backbone, accelerator)
+                for name, part in self.parts.items()
+            }
+            companions.append(TrainScores(built.model, scorings))
         return fit(
             built.model,
             recipe=self.recipe,
-            seed=self._shuffle_seed,
+            seed=self.recipe.shuffle_seed(self.request.seed),
             data=data,
             loss=loss,
             evaluate=evaluations,
@@ -278,30 +290,42 @@ class TrainingRun:
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
             combine=combine,
-            companions=(*terms.of_outputs, *self._train_scores(built.model, accelerator)),
+            companions=companions,
             checkpoint_file=self.workspace.ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
 
-    def _solve(self, built: Built, evaluations: Evaluations, accelerator: Accelerator) -> Progress:
-        """Solve a probe's head in closed form, without steps, and score it once."""
-        progress, started, rows = Progress(), time.perf_counter(), self.data[self.task.name].train
-        model = built.model.of(self.task.name).to(accelerator.device)
-        solve_head(model, self.task, self.recipe, rows, self.backbone, accelerator)
-        progress.train_seconds, progress.examples = time.perf_counter() - started, len(rows)
-        progress.add_point(0, None, evaluations(model), 0.0, {})
-        return progress
+    def loss(self, built: Built, device: torch.device) -> tuple[Loss, Terms]:
+        """The loss of a piece of a batch, scaled by the weight of its task, and its regularising terms."""
+        parts, objectives = self.parts, {}
+        for name, part in parts.items():
+            weights = None
+            if part.recipe.class_weights == "balanced":
+                weights = balanced_weights(self.data[name].train["label"].to_numpy(), part.task.outputs).to(device)
+            objectives[name] = objective_of(part.task, part.recipe, weights)
 
-    def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
-        """The scorers of training rows, if requested."""
-        if not self.recipe.score_train:
-            return []
-        shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
-        scorings = {
-            name: Scoring(part.task, shown[name], part.recipe, self.backbone, accelerator)
-            for name, part in self.parts.items()
-        }
-        return [TrainScores(model, scorings)]
+        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
+            return model(piece.task, **inputs_of(piece.batch))
+
+        terms = terms_of(
+            Regularised(
+                self.recipe,
+                built.model,
+                forward,
+                lambda name: objectives[name].divergence,
+                lambda name: built.model.of(name).encoders,
+                {*self.backbone.tensor_names, *copied_parameters(built.model.of(self.task.name).backbone)},
+                built.without_decay,
+            )
+        )
+
+        def loss(model: nn.Module, piece: Piece) -> Tensor:
+            outputs = forward(model, piece)
+            error = objectives[piece.task].loss(outputs, piece.batch["labels"])
+            regularised = sum((term(model, piece, outputs) for term in terms.of_outputs), error)
+            return regularised * parts[piece.task].recipe.joint.loss_weight
+
+        return loss, terms
 
     def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """The method that combines the tasks' gradients, if there are any to combine; fails if memory is too small."""
@@ -366,8 +390,7 @@ class TrainingRun:
         if self.kind.artifact:
             artifact = self._artifact(model, scored[self.task.name][0], sources, seen)
         elif keeps_weights:
-            keep_seen(self.name, seen, self.workspace)
-            weights_sha256 = save_weights(model, self.name, ledger, from_pretrained=request.start is None)
+            weights_sha256 = save_weights(model, self.name, ledger, request.start is None, seen)
         record = RunRecord(
             run=self.name,
             kind=request.kind,
@@ -378,7 +401,9 @@ class TrainingRun:
             ),
             anchor=None if start.initial is None else start.initial.manifest.task,
             started_from=None if start.initial is None else start.initial.manifest.as_source,
-            **start.choice.record,
+            anchor_candidates=start.choice.anchor_candidates,
+            anchor_scores=start.choice.anchor_scores,
+            gates=start.choice.gates or {},
             backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,
             scores={name: score for name, (score, _) in scored.items()},

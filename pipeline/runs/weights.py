@@ -1,14 +1,25 @@
-"""What runs save: an artifact in the store, or weights beside the record."""
+"""What runs save: an artifact in the store, or weights beside the record; and hashes of the rows that they have seen.
 
-from collections.abc import Mapping, Sequence
+A score on rows that a model or its sources were trained or selected on says less about new texts. The hashes of these
+rows, in ``seen.parquet``, are known wherever the model goes, whatever became of the splits or the sources. Anyone who
+has a text can tell from its hash whether the model was trained on it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pipeline.data.load import read_test_texts
+from pipeline.data.overlap import row_hashes
 from pipeline.data.tables import write_table
+from pipeline.data.task_data import TaskData
+from pipeline.data.tasks import Task
 from pipeline.methods.fusion import save_fusion
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
@@ -17,10 +28,15 @@ from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
-from pipeline.records.store import HEAD, LAYERNORMS, SEEN, Artifact, Manifest, Store
+from pipeline.records.store import HEAD, LAYERNORMS, SEEN, Artifact, Manifest, SourceRun, Store
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
+from pipeline.system.reading import check_regular, present, reading
+
+Use = Literal["trained", "selected", "unknown"]
+"""What a model used a row of a task for; unknown: the model was made before models kept hashes."""
 
 
 def save_artifact(
@@ -33,7 +49,7 @@ def save_artifact(
     """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
 
     The parameters of ``model`` that require gradients count as trained. ``manifest`` comes without files; for ``seen``
-    see :func:`pipeline.runs.seen.seen_rows`.
+    see :func:`seen_rows`.
     """
     norms: Mapping[str, Tensor] = {}
     if manifest.recipe.bottleneck.train_layernorm:
@@ -79,14 +95,15 @@ def load_mean_head(artifacts: Sequence[Artifact], head: nn.Module) -> None:
         parameter.copy_(torch.stack([each[name] for each in loaded]).mean(0))
 
 
-def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretrained: bool) -> str:
-    """Write the parameters that the pretrained backbone does not determine; returns the file's sha256.
+def save_weights(model: MultitaskModel, run: str, ledger: Ledger, from_pretrained: bool, seen: pd.DataFrame) -> str:
+    """Write ``seen``, and the parameters that the pretrained backbone does not determine; returns the latter's sha256.
 
     If a run is trained again, it counts as unfinished once its weights are replaced: its old record has their hash.
 
     Args:
         from_pretrained: whether training started from the backbone. If not, even frozen parameters may differ from it.
     """
+    write_table(seen, ledger.folder(run) / SEEN)
     file = ledger.weights_file(run)
     with new_file(file) as temporary:
         _save(_trained(model, from_pretrained), temporary)
@@ -122,3 +139,84 @@ def _trained(model: nn.Module, from_pretrained: bool, part: str = "") -> dict[st
 
 def _save(tensors: Mapping[str, Tensor], file: Path) -> None:
     save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file)
+
+
+def seen_rows(data: Mapping[str, TaskData], sources: Sequence[SourceRun], workspace: Workspace) -> pd.DataFrame:
+    """The table that a model keeps: ``task``, ``use`` and ``hash`` of the rows of its sources, then of its ``data``."""
+    tables = [seen_by(source.task, source.run, workspace) for source in sources]
+    for name, rows in data.items():
+        sizes = [added.rows for added in rows.added.values()]  # added rows follow the task's own
+        ends = np.cumsum([len(rows.train) - sum(sizes), *sizes])[:-1]
+        for task, hashes in zip((name, *rows.added), np.split(row_hashes(rows.train), ends), strict=True):
+            tables.append(_table(task, "trained", hashes))
+        tables.append(_table(name, "selected", row_hashes(rows.dev)))
+    return pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+
+
+def _table(task: str, use: Use, hashes: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"task": task, "use": use, "hash": hashes})
+
+
+def seen_by(task: str, run: str, workspace: Workspace) -> pd.DataFrame:
+    """The table of the model of ``run`` for ``task`` (:func:`seen_rows`); if it has no file, its rows are ``unknown``.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    artifact = workspace.store.find(run)
+    file = (workspace.ledger.folder(run) if artifact is None else artifact.folder) / SEEN
+    if not present(file):
+        return _table(task, "unknown", np.zeros(1, np.uint64))
+    with reading(file, "delete it, and which rows the model has seen is unknown"):
+        check_regular(file)
+        table = pd.read_parquet(file)[["task", "use", "hash"]]
+        return table.astype({"task": str, "use": str, "hash": np.uint64})
+
+
+def overlap(rows: pd.DataFrame, seen: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
+    """Which ``rows`` (n,) share a text with ``seen``, by the task and use there; ``unknown`` rows are left out."""
+    hashes = row_hashes(rows)
+    groups = seen.groupby(["task", "use"], sort=False)["hash"]
+    return {(str(task), str(use)): np.isin(hashes, group.to_numpy()) for (task, use), group in groups}
+
+
+def seen_notes(
+    target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, option: str
+) -> Iterator[str]:
+    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, with advice.
+
+    Args:
+        option: how the command that takes the sources names an adapter; without it, the same one may be taken again.
+    """
+    if not sources:
+        return
+    seen = pd.concat([seen_by(source.task, source.run, workspace) for source in sources])
+    test = read_test_texts(target, workspace.splits.folder_of(target))
+    parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
+    overlaps = {kind: overlap(rows, seen) for kind, rows in parts.items()}
+    for task, use in overlaps["dev"]:
+        counts = {kind: int(overlaps[kind][task, use].sum()) for kind in parts}
+        is_own = task == target.name
+        if use == "trained" and any(counts.values()) and (option == "--start-from" or not is_own):
+            listed = " and ".join(f"{counts[kind]} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
+            remedy = f"extract --task {task} --without-rows-of {target.name} trains an adapter without them"
+            yield (
+                f"{listed} of {target.name} also occur in the training rows of its source {task}, so its score there"
+                " says less about new texts: "
+                + ("evaluate leaves them out" if is_own else f"{remedy}; then name it: {option} {task}@RUN")
+            )
+
+
+def overlap_notes(name: str, data: TaskData) -> Iterator[str]:
+    """Say which training rows of task ``name`` also occur in dev or test, and whether they were dropped."""
+    for other, rows in data.dropped.items():
+        yield f"{name}: {rows} training rows that also occur in dev or test of {other} are left out"
+    for other, added in data.added.items():
+        left_out = added.in_dev + added.in_test + added.in_other_dev
+        yield (
+            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also occur in train);"
+            f" {left_out} are left out, since they occur in dev or test"
+        )
+    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "test rows")):
+        if rows:
+            yield f"{name}: {rows} {kind} also occur in train (--drop-overlap drops those from train)"

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs import gates, initial, ranking, training_run
+from pipeline.runs import initial, training_run
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -58,7 +58,7 @@ def test_of_several_the_one_that_knows_the_target_is_fused(
     tmp_path: Path,
 ) -> None:
     """Whether all are run whole, or two are left after probes of the bottlenecks."""
-    monkeypatch.setattr(ranking, "WHOLE", whole)
+    monkeypatch.setattr(initial, "WHOLE", whole)
     record = fused(stocked, quick, tmp_path)
     assert [source.task for source in record.sources] == ["meals"]
     said = capsys.readouterr().err
@@ -76,15 +76,15 @@ def test_the_targets_own_adapter_stays_and_is_not_counted(stocked: Workspace, qu
 def test_pairs_are_read_as_the_target_reads_them(
     encoding: str, stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ranking, "WHOLE", 1)
+    monkeypatch.setattr(initial, "WHOLE", 1)
     read: list[int] = []
-    probe = ranking.probe
+    probe = initial.probe
 
     def recorded(features: np.ndarray, *arguments: Any) -> np.ndarray:
         read.append(features.shape[1])
         return probe(features, *arguments)
 
-    monkeypatch.setattr(ranking, "probe", recorded)
+    monkeypatch.setattr(initial, "probe", recorded)
     fused(stocked, quick, tmp_path, "pairs", encoding=encoding)
     # The width of the backbone, at first with the units of two sites; a siamese head reads u, v and |u - v|.
     assert set(read) == ({96, 32} if encoding == "cross" else {288, 96})
@@ -115,7 +115,7 @@ def test_the_targets_own_adapter_with_a_gate_is_chosen_as_the_others_are(
     stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Here it is left out: meals explains more, and too much has to be gained beside it."""
-    monkeypatch.setattr(gates, "LEAST_GAIN", 1.0)
+    monkeypatch.setattr(initial, "LEAST_GAIN", 1.0)
     recipe = quick("fusion", epochs=1, own_adapter="none", gate_start="probe")
     record = fuse("films", recipe, replace(stocked, reports=tmp_path), seed=1).record
     assert record.gates == {"meals": 1.0}
@@ -154,7 +154,7 @@ def test_a_run_resumes_with_what_it_chose(
     (file,) = tmp_path.glob("runs/*/checkpoint/choice.json")
     if damaged:
         file.write_text(file.read_text()[:-20])
-    monkeypatch.setattr(initial, "choose_gates", lambda *_: {"coins": 1.0})
+    monkeypatch.setattr(initial.Chooser, "choose_gates", lambda *_: {"coins": 1.0})
     record = fuse("films", recipe, place, seed=3).record
     assert record.gates == ({"coins": 1.0} if damaged else {"meals": 1.0})
     assert [source.task for source in record.sources] == list(record.gates)

@@ -63,11 +63,12 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
     """At a rate of nearly nothing it ends as it began; where the probe prefers none it is a fresh one."""
     seen: list[list[str]] = []
 
-    def choose(adapters: Any, *_: Any) -> Any:
+    def choose(chooser: Any) -> Any:
+        adapters = chooser.request.adapters
         seen.append([adapter.manifest.task for adapter in adapters])
         return next((adapter for adapter in adapters if adapter.manifest.task == chosen), None)
 
-    monkeypatch.setattr("pipeline.runs.initial.choose_start", choose)
+    monkeypatch.setattr("pipeline.runs.initial.Chooser.choose_start", choose)
     still = recipe().changed({"learning_rate": 1e-12})
     warm = fuse("films", still.changed({"own_adapter": "warm"}), workspace, seed=1).record
     assert seen == [list(SOURCES)] and warm.anchor == chosen

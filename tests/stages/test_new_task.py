@@ -21,7 +21,7 @@ from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import text_key
 from pipeline.data.tables import FORMATS, read_table, write_table
 from pipeline.data.tasks import find_task
-from pipeline.runs.splits import Splits
+from pipeline.runs.workspace import Splits
 from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task

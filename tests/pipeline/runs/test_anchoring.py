@@ -77,10 +77,10 @@ def test_the_anchor_stays_however_few_sources_are_kept(
     stage_one(workspace, quick, 1, films=UNTRAINED)
     stage_one(workspace, quick, 0, meals=UNTRAINED, pairs=UNTRAINED)  # of films meals is the better, as above
 
-    def another(most: int, others: Sequence[Artifact], *_: object) -> list[Artifact]:
+    def another(_: object, most: int, others: Sequence[Artifact]) -> list[Artifact]:
         return [each for each in others if each.manifest.task == "pairs"][:most]
 
-    monkeypatch.setattr("pipeline.runs.initial.best_sources", another)
+    monkeypatch.setattr("pipeline.runs.initial.Chooser.best_sources", another)
     record = held(workspace, quick, "films", best_sources=1)
     assert record.anchor == "meals"
     assert {source.task for source in record.sources} == {"films", "meals", "pairs"}

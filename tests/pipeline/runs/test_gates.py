@@ -1,6 +1,7 @@
 """Which sources a gated fusion starts with, and how strong: what probes prefer, step by step."""
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 
 from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
-from pipeline.models.backbone import Backbone
-from pipeline.runs import gates
-from pipeline.runs.gates import ADDED_ROWS, choose_gates
+from pipeline.runs import initial
+from pipeline.runs.initial import ADDED_ROWS, Chooser
+from pipeline.runs.request import Part
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")
@@ -45,7 +46,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
     ) -> dict[str, float]:
         site = Site()
         monkeypatch.setattr("pipeline.methods.gated.fused_sites", lambda *_: [(None, site.fusion)])
-        monkeypatch.setattr(gates, "features_of", lambda *_: site.gates())
+        monkeypatch.setattr(initial, "features_of", lambda *_: site.gates())
         # Each gate has noise of its own, without which the t test would see no spread; its mean is zero.
         spread = np.random.default_rng(0).normal(size=(2, rows))
         spread -= spread.mean(axis=1, keepdims=True)
@@ -56,13 +57,15 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
             explained = worth(features) + (on_few if len(table) == ADDED_ROWS else 0.0)
             return explained + noise * spread[min(len(features), 1), : len(table)]
 
-        monkeypatch.setattr(gates, "probe", probe)
+        monkeypatch.setattr(initial, "probe", probe)
         accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
         table = pd.DataFrame({"label": [0, 1] * (rows // 2)})
         encoder: Any = torch.nn.Identity()
-        recipe = Recipe(trainable="fusion")
-        task, backbone = find_task("mr"), cast(Backbone, None)
-        return choose_gates(encoder, MEMBERS, SOURCES, task, recipe, table, backbone, accelerator, warm)
+        parts = {"mr": Part(find_task("mr"), Recipe(trainable="fusion"))}
+        scoring: Any = SimpleNamespace(accelerator=accelerator)
+        none = cast(Any, None)
+        chooser = Chooser(none, parts, table, scoring, none, none, "title")
+        return chooser.choose_gates(encoder, MEMBERS, SOURCES, warm)
 
     return chosen
 

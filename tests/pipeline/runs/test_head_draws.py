@@ -27,7 +27,7 @@ STILL: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
 @pytest.fixture(autouse=True)
 def starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever may start as another's does."""
-    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda probes, *_: next(iter(probes)))
+    monkeypatch.setattr("pipeline.runs.initial.most_explaining", lambda probes, *_: next(iter(probes)))
 
 
 def head(record: RunRecord) -> torch.Tensor:

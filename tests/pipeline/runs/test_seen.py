@@ -71,10 +71,10 @@ def save_task(folder: Path, parts: dict[str, pd.DataFrame]) -> None:
 def begin_as(monkeypatch: pytest.MonkeyPatch, task: str | None) -> None:
     """Probes prefer the adapter of ``task``."""
 
-    def choose(adapters: Any, *_: Any) -> Any:
-        return next((adapter for adapter in adapters if adapter.manifest.task == task), None)
+    def choose(chooser: Any) -> Any:
+        return next((adapter for adapter in chooser.request.adapters if adapter.manifest.task == task), None)
 
-    monkeypatch.setattr("pipeline.runs.initial.choose_start", choose)
+    monkeypatch.setattr("pipeline.runs.initial.Chooser.choose_start", choose)
 
 
 def seen(found: Evaluation) -> tuple[int, int | None, int | None, dict[str, int | None]]:
@@ -98,7 +98,7 @@ def _gated_away(place: Workspace, quick: Quick) -> str:
     extract("other", quick("adapter", epochs=1), place, seed=0)
     with pytest.MonkeyPatch.context() as patch:
         begin_as(patch, "source")
-        patch.setattr("pipeline.runs.initial.choose_gates", lambda *_: {"other": 0.5})
+        patch.setattr("pipeline.runs.initial.Chooser.choose_gates", lambda *_: {"other": 0.5})
         record = fusion(place, quick, "source,other", fusion="gated", own_adapter="warm", gate_start="probe")
     assert [each.task for each in record.sources] == ["other"]
     return record.run

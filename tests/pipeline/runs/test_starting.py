@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
+from pipeline.runs.initial import Chooser
 from pipeline.runs.probing import features_of
-from pipeline.runs.starting import choose_start
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
@@ -46,7 +46,7 @@ def weights(workspace: Workspace, record: RunRecord) -> dict[str, torch.Tensor]:
 
 def chosen(monkeypatch: pytest.MonkeyPatch, best: str | None) -> None:
     """Judge so, whatever the candidates are."""
-    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_: best)
+    monkeypatch.setattr("pipeline.runs.initial.most_explaining", lambda *_: best)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
@@ -71,13 +71,14 @@ def test_a_source_that_helps_less_than_its_standard_error_is_taken_and_said_to_b
 ) -> None:
     noise = np.random.default_rng(0).normal(size=100)
     probes = iter([np.zeros(100), noise - noise.mean() + gain])
-    monkeypatch.setattr("pipeline.runs.starting.sentence_vectors", lambda *_: None)
-    monkeypatch.setattr("pipeline.runs.starting.probe", lambda *_: next(probes))
+    monkeypatch.setattr("pipeline.runs.initial.sentence_vectors", lambda *_: None)
+    monkeypatch.setattr("pipeline.runs.initial.probe", lambda *_: next(probes))
     candidate = SimpleNamespace(manifest=SimpleNamespace(task="meals"))
-    scoring: Any = SimpleNamespace(task=None, accelerator=None)
-    rows = pd.DataFrame({"text_a": ["a"] * 100})
-    stubs: list[Any] = [[candidate], None, scoring, rows, None, "title", False]
-    assert choose_start(*stubs) is candidate
+    request: Any = SimpleNamespace(adapters=[candidate], tested=False)
+    parts: Any = {"films": SimpleNamespace(task=None, recipe=None)}
+    scoring: Any = SimpleNamespace(accelerator=None)
+    rows, none = pd.DataFrame({"text_a": ["a"] * 100}), cast(Any, None)
+    assert Chooser(request, parts, rows, scoring, none, none, "title").choose_start() is candidate
     assert ("no source clearly helps" in capsys.readouterr().err) != is_clear
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.runs import losses
+from pipeline.runs import training_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.extract import extract
@@ -36,14 +36,14 @@ def uneven(workspace: Workspace, tmp_path: Path) -> Workspace:
 def weights_in(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor | None]:
     """The class weights that a run's loss has, by task."""
     found = {}
-    original = losses.objective_of
+    original = training_run.objective_of
 
     def remember(task: Any, recipe: Recipe, weights: torch.Tensor | None = None) -> Any:
         found[task.name] = weights
         return original(task, recipe, weights)
 
     with monkeypatch.context() as patched:
-        patched.setattr(losses, "objective_of", remember)
+        patched.setattr(training_run, "objective_of", remember)
         run()
     return found
 

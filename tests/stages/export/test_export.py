@@ -112,7 +112,7 @@ def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
 ) -> None:
     extract("pairs", quick("adapter", epochs=1), workspace, seed=0)
     for task, start in (("meals", "pairs"), ("films", "meals")):
-        monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_, start=start: start)
+        monkeypatch.setattr("pipeline.runs.initial.most_explaining", lambda *_, start=start: start)
         extract(task, quick("adapter", epochs=1), workspace, seed=0, start_from=start)
     export("films", tmp_path / "films", workspace, "adapterhub", using="adapter")
     text = (tmp_path / "films" / "README.md").read_text()
