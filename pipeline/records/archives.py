@@ -100,7 +100,14 @@ def import_artifacts(store: Store, file: Path) -> Imported:
     """
     added, already_here = list[Artifact](), list[Artifact]()
     with unpacked(file, store.root / "import") as folder:
-        packed = _checked(file, folder)
+        with within(file, folder):
+            packed, problems = Store(folder, REMEDY).listed()  # adapters first
+            if problems:
+                raise PipelineError(problems[0])
+            for artifact in packed:
+                artifact.verify(REMEDY)
+            if not packed:
+                raise PipelineError(f"holds no artifacts: {REMEDY}")
         here = {(each.manifest.run, each.manifest.digest) for each in packed}
         for artifact in packed:
             manifest = artifact.manifest
@@ -123,19 +130,6 @@ def import_artifacts(store: Store, file: Path) -> Imported:
                 for name in (*artifact.manifest.files, MANIFEST):
                     (folder / artifact.manifest.place / name).rename(new / name)
     return Imported(tuple(added), tuple(already_here))
-
-
-def _checked(file: Path, folder: Path) -> list[Artifact]:
-    """The artifacts of an unpacked export, adapters first, after all their files are verified."""
-    with within(file, folder):
-        artifacts, problems = Store(folder, REMEDY).listed()
-        if problems:
-            raise PipelineError(problems[0])
-        for artifact in artifacts:
-            artifact.verify(REMEDY)
-        if not artifacts:
-            raise PipelineError(f"holds no artifacts: {REMEDY}")
-        return artifacts
 
 
 @contextmanager

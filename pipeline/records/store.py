@@ -15,14 +15,7 @@ from pydantic import AwareDatetime, BaseModel, Field, field_validator
 from pipeline.data.metric_names import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import (
-    canonical_json,
-    new_folder,
-    remove_folder,
-    sha256_file,
-    sha256_text,
-    write_json,
-)
+from pipeline.system.atomic import canonical_json, new_folder, remove_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, noted, raise_all, writing
 from pipeline.system.reading import ModelFiles, reading
 from pipeline.system.streams import notice

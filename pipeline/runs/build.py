@@ -20,7 +20,6 @@ from pipeline.models.layout import split_encoder
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
-from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, Parts, RunRequest, first_of
 from pipeline.runs.weights import load_mean_head, load_weights
@@ -60,7 +59,12 @@ def build_for_training(
     # joint training also the heads of its tasks.
     probe = request.probe
     if request.start is not None and probe is None:
-        _load_start(encoder, request.start, parts, ledger)
+        start = request.start
+        if why := why_not_continued(start.recipe, (part.recipe for part in parts.values())):
+            raise PipelineError(f"run {start.run} {why}")
+        _set_up(encoder, [start.task], start.recipe)
+        load_weights(encoder, start, ledger, part="backbone.")
+        encoder.requires_grad_(True)
     if recipe.trainable == "fusion":
         built = _build_fusion(encoder, request.adapters, first, backbone, initial)
         if initial is not None and recipe.form.own_adapter == "warm":
@@ -255,24 +259,21 @@ def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kin
     """
     if meaning != task.meaning or pair != task.is_pair:
         changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
-        which = f" ({_changed_classes(meaning['classes'], task.classes)})" if "classes" in changed else ""
+        which = ""
+        if "classes" in changed:
+            then, now = meaning["classes"] or (), task.classes
+            parts = {
+                "now also": [name for name in now if name not in then],
+                "now without": [name for name in then if name not in now],
+            }
+            told = [f"{how} {', '.join(few([*map(repr, names)], 5))}" for how, names in parts.items() if names]
+            which = f" ({'; '.join(told) or 'now in another order'})"
         command = {"adapter": "extract --task", "fusion": "fuse --target"}.get(kind)
         by = f" (python -m pipeline {command} {task.name})" if command else ""
         raise PipelineError(
             f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}{which}: train it again{by},"
             " or give the task its old definition"
         )
-
-
-def _changed_classes(then: Sequence[str] | None, now: Sequence[str]) -> str:
-    """How a task's classes differ from its earlier ones."""
-    then = then or ()
-    parts = {
-        "now also": [name for name in now if name not in then],
-        "now without": [name for name in then if name not in now],
-    }
-    told = [f"{how} {', '.join(few([*map(repr, names)], 5))}" for how, names in parts.items() if names]
-    return "; ".join(told) or "now in another order"
 
 
 def modules_of(artifact: Artifact) -> SavedModules:
@@ -293,16 +294,3 @@ def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> N
 def _freeze(encoder: PreTrainedModel, recipe: Recipe) -> None:
     if recipe.pretrained.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
-
-
-def _load_start(encoder: PreTrainedModel, start: RunRecord, parts: Parts, ledger: Ledger) -> None:
-    """Load the encoder that a full fine-tuning on the source task ended with, without its head.
-
-    Raises:
-        PipelineError: :func:`why_not_continued`.
-    """
-    if why := why_not_continued(start.recipe, (part.recipe for part in parts.values())):
-        raise PipelineError(f"run {start.run} {why}")
-    _set_up(encoder, [start.task], start.recipe)
-    load_weights(encoder, start, ledger, part="backbone.")
-    encoder.requires_grad_(True)

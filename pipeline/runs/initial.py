@@ -18,12 +18,13 @@ from pipeline.data.split import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import members_of
 from pipeline.methods.gated import own_member, set_gates
+from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, build_for_training, modules_of, same_head
-from pipeline.runs.probing import features_of, probe, sentence_vectors
+from pipeline.runs.probing import features_of, probe
 from pipeline.runs.request import Parts, RunRequest, first_of
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring, splits_of
@@ -236,7 +237,13 @@ class Chooser:
         return by_task[best] if best else None
 
     def _vectors(self, candidate: Artifact | None, rows: pd.DataFrame) -> np.ndarray:
-        return sentence_vectors(candidate, self.recipe, rows, self.backbone, self.accelerator)
+        """The head's inputs for ``rows`` (:func:`features_of`) with the adapter ``candidate``, or with none."""
+        encoder = self.backbone.load()
+        if candidate is not None:
+            candidate.verify()
+            layers = self.recipe.adapter.drop_layers
+            load_adapter(encoder, candidate.manifest.task, modules_of(candidate), layers)
+        return features_of(encoder.requires_grad_(False), self.recipe, rows, self.backbone, self.accelerator)
 
     def _fused(self, initial: Artifact | None) -> tuple[Artifact, ...]:
         """The adapters that the model is built on, before probes choose among them: for a fusion the target's own, if
@@ -279,11 +286,16 @@ class Chooser:
 
         for candidate in candidates:
             candidate.verify()
+
+        def highest(fits: Sequence[float], number: int) -> list[Artifact]:
+            """The adapters that fit best; on a tie the first."""
+            return [kept[place] for place in sorted(np.argsort(-np.array(fits), kind="stable")[:number])]
+
         kept, most = list(candidates), max(WHOLE, 2 * count)
         if len(kept) > most:
-            kept = _highest([explained(each) for each in self._units(kept, rows)], kept, most)
+            kept = highest([explained(each) for each in self._units(kept, rows)], most)
         fits = [explained(self._vectors(each, rows)) for each in kept]
-        chosen = _highest(fits, kept, count)
+        chosen = highest(fits, count)
         if self.accelerator.is_main_process:
             order = np.argsort(fits, kind="stable")[::-1]
             listed = few([f"{kept[place].manifest.task} {fits[place]:.3f}" for place in order], 2 * count)
@@ -381,9 +393,3 @@ class Chooser:
             gates[name], reached = gate, helpful[name, gate]
             steps.append(f"with {name} {reached:.3f}")
         return announced(gates or {first: 0.0})
-
-
-def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) -> list[Artifact]:
-    """The ``count`` that fit best, in their original order; on a tie the first."""
-    best = sorted(range(len(fits)), key=lambda place: -fits[place])[:count]
-    return [candidates[place] for place in sorted(best)]

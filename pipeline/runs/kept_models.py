@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task, UnknownTaskError, built_in_tasks, find_task, is_name, task_and_run
-from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store, by_age
+from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store, by_age
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, few, make_all, nearest, shortened
 from pipeline.system.reading import present
@@ -265,9 +265,8 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
             from pipeline.runs.build import check_meaning
 
             check_meaning(best.manifest.meaning, best.manifest.pair, defined, best.manifest.run, best.manifest.kind)
-        other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)
-        if other is not None:
-            notice(f"note: {_other_dev_note(best.manifest, other.manifest)}")
+        if note := _other_dev_note(best, usable, using):
+            notice(note)
         if defined is None and (note := other_meaning_note(best, there)):
             notice(note)
         return best
@@ -340,19 +339,21 @@ def _meaning(artifact: Artifact) -> tuple[dict[str, Any], bool]:
     return artifact.manifest.meaning, artifact.manifest.pair
 
 
-def has_other_dev(one: Manifest, other: Manifest) -> bool:
-    """Whether two scores on whole dev splits are known to be on different rows, so that they cannot be compared."""
+def _other_dev_note(best: Artifact, usable: Sequence[Artifact], using: str) -> str:
+    """Name the best of the ``usable`` artifacts that were scored on other whole dev splits; empty if none was."""
+    used = best.manifest
     # best_of ranks scores on a part of dev below those of a whole dev split.
-    return not (one.part_of_dev or other.part_of_dev) and one.dev_fingerprint != other.dev_fingerprint
-
-
-def _other_dev_note(used: Manifest, other: Manifest) -> str:
+    whole = [] if used.part_of_dev else [each for each in usable if not each.manifest.part_of_dev]
+    other = best_of([each for each in whole if each.manifest.dev_fingerprint != used.dev_fingerprint], using)
+    if other is None:
+        return ""
     first, second = (
-        f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows:,} rows)" for each in (used, other)
+        f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows:,} rows)"
+        for each in (used, other.manifest)
     )
     return (
-        f"{used.task}: {first} is used. {second} was scored on other dev rows, so the two cannot be compared:"
-        f" --using {other.run} takes that one"
+        f"note: {used.task}: {first} is used. {second} was scored on other dev rows, so the two cannot be compared:"
+        f" --using {other.manifest.run} takes that one"
     )
 
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.label_sets import names_in
 from pipeline.data.prediction import Prediction
-from pipeline.data.tasks import Task, described
+from pipeline.data.tasks import Task
 from pipeline.data.texts import check_input
-from pipeline.data.tokens import TokenisedSplit, whole_lengths
+from pipeline.data.tokens import whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
 from pipeline.models.rounding import lifted, round_for_good
@@ -30,17 +30,8 @@ from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.kept_models import (
-    KINDS,
-    Target,
-    as_target,
-    best_model,
-    best_of,
-    find_run,
-    on_own_backbone,
-    parse_model,
-    usable_artifacts,
-)
+from pipeline.runs import kept_models
+from pipeline.runs.kept_models import Target
 from pipeline.runs.restore import head_outputs, inputs_of, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
@@ -90,8 +81,7 @@ class Model:
     @property
     def kind(self) -> str:
         """``adapter``, ``fusion``, or the kind of another run."""
-        trained = self._target.trained
-        return trained.manifest.kind if isinstance(trained, Artifact) else trained.kind
+        return self._target.kind
 
     @property
     def backbone(self) -> str:
@@ -156,18 +146,17 @@ class Model:
             raise PipelineError(f"batch_size={batch_size}: give at least 1")
         if (rows := self._rows(texts)).empty:
             return []
-        memory = full_memory_explained(f"predict with {self!r}", "give a smaller batch_size")
-        with memory, nullcontext() if without is None else self._leaving_out(without):
+        leaving: AbstractContextManager[None] = nullcontext()
+        if without is not None:
+            if without not in self.adapters or len(self.adapters) == 1:
+                mixed = ", ".join(self.adapters) or "no adapters"
+                raise PipelineError(f"without={without!r}: {self!r} mixes {mixed}: give one of several")
+            leaving = leaving_out(self._model.backbone, self.adapters, without)
+        with full_memory_explained(f"predict with {self!r}", "give a smaller batch_size"), leaving:
             inputs = inputs_of(self._target, rows, cached=False)
             (outputs,) = head_outputs(self._model, [self._target], inputs, batch_size, self._device)
         prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
         return list(_each(prediction.calibrated(self._target.temperature), outputs, self.classes))
-
-    def _leaving_out(self, adapter: str) -> AbstractContextManager[None]:
-        if adapter not in self.adapters or len(self.adapters) == 1:
-            mixed = ", ".join(self.adapters) or "no adapters"
-            raise PipelineError(f"without={adapter!r}: {self!r} mixes {mixed}: give one of several")
-        return leaving_out(self._model.backbone, self.adapters, adapter)
 
     def lengths(self, texts: Iterable[Text]) -> list[int]:
         """The number of tokens of each text or pair before cutting; of the longer text if the two are encoded apart.
@@ -203,17 +192,16 @@ class Model:
             )
         rows = self._rows([text])
         tokenizer = self._target.workspace.backbone.tokenizer
-        (split, *_) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
+        (split,) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
+        positions, tables = np.zeros(1, dtype=np.int64), []
+        inputs, positions = (split, positions) if split.b is None else sentences_of(split, positions)
         with lifted(self._model.backbone):
-            tables = [
-                token_attention(
-                    self._model.backbone,
-                    self.adapters,
-                    inputs,
-                    tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0]),
-                ).assign(input=number)
-                for number, inputs in enumerate(self._inputs(split))
-            ]
+            for number, position in enumerate(positions):
+                batch = collate(inputs, np.array([position]), tokenizer.pad_token_id)  # (1, T) each
+                read = {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
+                tokens = tokenizer.fast.convert_ids_to_tokens(read["input_ids"][0])
+                shares = token_attention(self._model.backbone, self.adapters, read, tokens)
+                tables.append(shares.assign(input=number))
         table = pd.concat(tables, ignore_index=True)
         return table[["input", *table.columns.drop("input")]]
 
@@ -227,8 +215,9 @@ class Model:
             return []
         manifest = trained.manifest
         sources = store.adapters_of(manifest)
-        usable = usable_artifacts(store.artifacts(), manifest.backbone_weights)
-        own = best_of([each for each in usable if each.manifest.task == self.task], "adapter", self._target.task)
+        usable = kept_models.usable_artifacts(store.artifacts(), manifest.backbone_weights)
+        same_task = [each for each in usable if each.manifest.task == self.task]
+        own = kept_models.best_of(same_task, "adapter", self._target.task)
         if own is not None and own.manifest.task not in {source.manifest.task for source in sources}:
             sources = [own, *sources]
         return [each for each in sources if each.manifest.pair == self.is_pair and each != trained]
@@ -239,19 +228,10 @@ class Model:
         Raises:
             PipelineError: it is damaged or was trained on another backbone.
         """
-        other = _open(artifact, _task_of(artifact), self._target.workspace, self._device)
+        task = task_of(artifact, artifact.manifest.task)
+        other = _open(artifact, task, self._target.workspace, self._device)
         share_equal(other._model.backbone, self._model.backbone, self._target.workspace.backbone.tensor_names)
         return other
-
-    def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
-        """The backbone's inputs for the only row, (1, T) each: one, or for a siamese pair one per text."""
-        inputs, positions = split, np.zeros(1, dtype=np.int64)
-        if split.b is not None:
-            inputs, positions = sentences_of(split, positions)
-        pad = self._target.workspace.backbone.tokenizer.pad_token_id
-        for position in positions:
-            batch = collate(inputs, np.array([position]), pad)
-            yield {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
 
     def _rows(self, texts: Iterable[Text]) -> pd.DataFrame:
         """The texts as checked canonical rows."""
@@ -309,41 +289,28 @@ def load(
     if precision not in get_args(Precision):
         raise PipelineError(f"precision={precision!r}: give {', '.join(get_args(Precision))}")
     place = _device(device, precision)
-    name, run, root = parse_model(target, store, *folders)
+    name, run, root = kept_models.parse_model(target, store, *folders)
     if run and using != "auto":
         raise PipelineError(f"target={str(target)!r} names a run, so using={using!r} has no effect: leave it out")
     named = "" if backbone is None else str(backbone)
     first, *more = folders or (None,)
     workspace = Workspace(named, first, root, Path(reports), more_data=tuple(more))
     trained: Artifact | RunRecord
-    if run or using not in KINDS:
-        trained = find_run(run or using, name, workspace.store, workspace.ledger)
+    if run or using not in kept_models.KINDS:
+        trained = kept_models.find_run(run or using, name, workspace.store, workspace.ledger)
     else:
-        trained = best_model(name, using, workspace, workspace.task(name) if folders else None)
-    workspace = on_own_backbone(workspace, trained)
-    return _open(trained, _task(trained, name, workspace), workspace, place)
+        trained = kept_models.best_model(name, using, workspace, workspace.task(name) if folders else None)
+    # The task as the caller's data describes it, else as the model's manifest or record does.
+    return _open(trained, workspace.task(name) if folders else task_of(trained, name), workspace, place)
 
 
 def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:
-    """Restore the model that was trained for ``task`` on the workspace's backbone."""
-    target = as_target(task, trained, workspace)
+    """Restore the model that was trained for ``task``, on the workspace's backbone or, if it names none, on its own."""
+    target = kept_models.as_target(task, trained, workspace)
     with full_memory_explained(f"load {task.name}@{target.run}", "give device='cpu'"):
-        model = restore(trained, task, workspace).to(place.device)
-        round_for_good(model, workspace.backbone.tensor_names, place.dtype)
+        model = restore(trained, task, target.workspace).to(place.device)
+        round_for_good(model, target.workspace.backbone.tensor_names, place.dtype)
     return Model(target, model, place)
-
-
-def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:
-    """The task as the caller's data describes it, else as the model's manifest or record does."""
-    if workspace.data is not None:
-        return workspace.task(name)
-    return task_of(trained, name) if isinstance(trained, RunRecord) else _task_of(trained)
-
-
-def _task_of(artifact: Artifact) -> Task:
-    """The task of an artifact as its manifest describes it."""
-    manifest = artifact.manifest
-    return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
 
 
 def _check_types(*arguments: tuple[str, object, type | tuple[type, ...], str]) -> None:

@@ -16,12 +16,10 @@ from transformers import PreTrainedModel
 
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
-from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead, Features, Head, pair_features
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.store import Artifact
-from pipeline.runs.build import assemble, modules_of
+from pipeline.runs.build import assemble
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import explained_rows, solve
@@ -57,21 +55,6 @@ def _difference(u: Tensor, v: Tensor | None = None) -> Tensor:
     return u if v is None else pair_features(u, v)
 
 
-def sentence_vectors(
-    candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
-) -> np.ndarray:
-    """As :func:`features_of`, with the adapter ``candidate``, or with none if it is None.
-
-    Args:
-        recipe: resolved for the task of the rows.
-    """
-    encoder = backbone.load()
-    if candidate is not None:
-        candidate.verify()
-        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.adapter.drop_layers)
-    return features_of(encoder.requires_grad_(False), recipe, rows, backbone, accelerator)
-
-
 def features_of(
     encoder: PreTrainedModel,
     recipe: Recipe,
@@ -80,7 +63,11 @@ def features_of(
     accelerator: Accelerator,
     features: Features = _difference,
 ) -> np.ndarray:
-    """The head's inputs for ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
+    """The head's inputs for ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two.
+
+    Args:
+        recipe: resolved for the task of the rows.
+    """
     assert recipe.encoding is not None and recipe.pooling is not None
     head = CosineHead() if recipe.head == "cosine" else _Features(features)
     vectors = mean_outputs(

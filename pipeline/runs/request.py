@@ -105,12 +105,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
         if len(parts) == 1:
             # Nothing to mix, combine or split.
             inert = parts[0].recipe.changed(
-                {
-                    "mixing": "simultaneous",
-                    "epoch_of": None,
-                    "gradient_surgery": "none",
-                    "split_layers": 0,
-                }
+                {"mixing": "simultaneous", "epoch_of": None, "gradient_surgery": "none", "split_layers": 0}
             )
             parts = [parts[0]._replace(recipe=inert)]
         raise_all(request.kind, list(_joint_problems(parts)) if parts else ["no task to train on"])

@@ -23,7 +23,7 @@ from pipeline.models.rounding import round_for_good
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
 from pipeline.records.run_record import RunRecord
-from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest
+from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of, outputs_of
 from pipeline.runs.request import Part
 from pipeline.runs.scoring import splits_of
@@ -147,8 +147,12 @@ def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> Transfer
     return model
 
 
-def task_of(record: RunRecord, name: str) -> Task:
-    """Task ``name`` of a run as its record describes it, without the task's file or data."""
+def task_of(trained: Artifact | RunRecord, name: str) -> Task:
+    """Task ``name`` of a model as its manifest or record describes it, without the task's file or data."""
+    if isinstance(trained, Artifact):
+        manifest = trained.manifest
+        return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
+    record = trained
     meaning, pair = record.described(name)["meaning"], bool(record.score(name).pair)
     return Task.parse(described(name, meaning, pair), f"run {record.run}, task '{name}'")
 
@@ -159,23 +163,19 @@ def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tu
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
     artifact.verify()
-    if problem := _why_not_trained(manifest, task, backbone):
-        raise PipelineError(f"{artifact.folder / MANIFEST}: damaged: {problem}: {artifact.remedy}")
+    problem = ""  # why no training can produce this manifest, which may come from anyone
+    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
+        problem = f"is not a trained {manifest.kind}'s"
+    else:
+        try:
+            resolve(recipe, task, "fp32", backbone.max_length, backbone.layers)
+        except PipelineError as error:
+            problem = f"cannot be trained: {error}"
+    if problem:
+        raise PipelineError(f"{artifact.folder / MANIFEST}: damaged: its recipe {problem}: {artifact.remedy}")
     layers = tuple(sorted({*drop_layers, *recipe.adapter.drop_layers}))
     check_layers(layers, backbone.layers)
     return layers
-
-
-def _why_not_trained(manifest: Manifest, task: Task, backbone: Backbone) -> str:
-    """Why no training can produce this manifest, which may come from anyone; empty if one can."""
-    recipe = manifest.recipe
-    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
-        return f"its recipe is not a trained {manifest.kind}'s"
-    try:
-        resolve(recipe, task, "fp32", backbone.max_length, backbone.layers)
-    except PipelineError as error:
-        return f"its recipe cannot be trained: {error}"
-    return ""
 
 
 def _check_backbone(weights: str | None, name: str, backbone: Backbone, run: str) -> None:
@@ -197,7 +197,12 @@ def predictions_of(
     first, workspace, longest = targets[0], targets[0].workspace, targets[0].recipe.max_length
     assert longest is not None  # a trained model's recipe is resolved
     if rows.empty:
-        return [_nothing(target.task) for target in targets], Cut(0, longest)
+        dtypes = {"score": "float64", "classes": "int64", "labels": "U1"}
+        nothing = [
+            Prediction(np.empty(0, dtypes[task.kind]), np.empty((0, task.outputs)) if task.classes else None)
+            for task in (target.task for target in targets)
+        ]
+        return nothing, Cut(0, longest)
     model: TransferModel | JointModel
     if len(targets) == 1:
         model = restore(first.trained, first.task, workspace, drop_layers)
@@ -239,9 +244,3 @@ def head_outputs(
         accelerator=compute,
     )
     return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
-
-
-def _nothing(task: Task) -> Prediction:
-    """The prediction for no rows."""
-    dtype = {"score": "float64", "classes": "int64", "labels": "U1"}[task.kind]
-    return Prediction(np.empty(0, dtype), np.empty((0, task.outputs)) if task.classes else None)

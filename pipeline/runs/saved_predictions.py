@@ -90,7 +90,12 @@ def readable_predictions(
         for run in tables
         if rows[run] != usual
     ]
-    by_run = {run: _prediction(table, task) for run, table in tables.items() if rows[run] == usual}
+    by_run = dict[str, Prediction]()
+    for run, table in tables.items():
+        if rows[run] == usual:
+            columns, values = _probabilities_of(task), table["prediction"].to_numpy()
+            values = values.astype(str) if are_sets(values) else values
+            by_run[run] = Prediction(values, table[columns].to_numpy() if columns else None)
     if not by_run:
         return None, problems
     first = tables[next(iter(by_run))]
@@ -117,9 +122,3 @@ def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
 def _probabilities_of(task: Task) -> list[str]:
     """The probability columns of the classes; none for a task of scores."""
     return [f"probability_{number}" for number in range(len(task.classes))]
-
-
-def _prediction(table: pd.DataFrame, task: Task) -> Prediction:
-    columns, values = _probabilities_of(task), table["prediction"].to_numpy()
-    values = values.astype(str) if are_sets(values) else values
-    return Prediction(values, table[columns].to_numpy() if columns else None)

@@ -71,7 +71,7 @@ def test_a_source_that_helps_less_than_its_standard_error_is_taken_and_said_to_b
 ) -> None:
     noise = np.random.default_rng(0).normal(size=100)
     probes = iter([np.zeros(100), noise - noise.mean() + gain])
-    monkeypatch.setattr("pipeline.runs.initial.sentence_vectors", lambda *_: None)
+    monkeypatch.setattr("pipeline.runs.initial.Chooser._vectors", lambda *_: None)
     monkeypatch.setattr("pipeline.runs.initial.probe", lambda *_: next(probes))
     candidate = SimpleNamespace(manifest=SimpleNamespace(task="meals"))
     request: Any = SimpleNamespace(adapters=[candidate], tested=False)
