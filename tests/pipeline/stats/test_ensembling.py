@@ -7,9 +7,9 @@ import torch
 
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import find_task
-from pipeline.runs.saved_predictions import Joined, SavedPredictions
 from pipeline.stats.ensembling import choose, combine, first_half
 from pipeline.stats.metrics import accuracy
+from stages.ensemble import Joined, SavedPredictions
 
 ROWS = 60
 
