@@ -22,7 +22,7 @@ from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Memb
 from pipeline.records.ledger import Ledger, train_again
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
-from pipeline.runs.once import get_or_train, provenance
+from pipeline.runs.request import get_or_train, provenance
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import JoinedBy

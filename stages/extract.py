@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.probing import MOST_ROWS, ProbeScore, probe_score
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import Made, RunRequest, get_or_train
 from pipeline.runs.sources import starting_adapters, why_not_started_from
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace

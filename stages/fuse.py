@@ -3,8 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import BEST
-from pipeline.runs.once import get_or_train
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import RunRequest, get_or_train
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace

@@ -15,7 +15,7 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.kept_models import best_of, on_own_backbone
-from pipeline.runs.once import Made, get_or_train, provenance
+from pipeline.runs.request import Made, get_or_train, provenance
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact, seen_rows
@@ -53,7 +53,7 @@ def prune(
 
 @dataclass
 class _Pruning:
-    """A pruned fusion before it is made; :class:`pipeline.runs.once.Trainable`."""
+    """A pruned fusion before it is made; :class:`pipeline.runs.request.Trainable`."""
 
     workspace: Workspace
     task: Task

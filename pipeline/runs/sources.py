@@ -127,13 +127,9 @@ class Fusion:
         """
         verdicts, reasons = _by_task(self._verdicts()), dict[str, str | None]()
         for name in names:
-            meant = [
-                (artifact.manifest.run, why)
-                for artifact, why in verdicts.get(name.task, ())
-                if name.means(artifact.manifest)
-            ]
-            if name.run is None and all(why is not None for _, why in meant):
-                reasons[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
+            unfit = [f"adapter {artifact.manifest.run} {why}" for artifact, why in verdicts.get(name.task, ()) if why]
+            if name.run is None and len(unfit) == len(verdicts.get(name.task, ())):
+                reasons[name.task] = unfit[0] if unfit else None
         return reasons
 
     def adapter_recipe(self, task: Task) -> Recipe:
@@ -168,7 +164,12 @@ class Fusion:
         return [(adapter, self._why_not(adapter.manifest)) for adapter in adapters]
 
     def _chosen(self, names: Sequence[SourceName], verdicts: Sequence[Verdict], seed: int) -> list[Artifact]:
-        return _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
+        def preference(made: Manifest) -> tuple[Any, ...]:
+            own, wanted = {*made.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
+            # An adapter with more layers than the fusion fits; one that lacks a layer of the others does not.
+            return _preference(made, seed, own == wanted, own <= wanted)
+
+        return _choose("fuse", names, verdicts, preference, self._problem)
 
     def _check_count(self, tasks: Sequence[str], verdicts: Sequence[Verdict]) -> None:
         if len(tasks) < 1 + self._takes_own:
@@ -200,11 +201,6 @@ class Fusion:
         return why_other_backbone(adapter, self.workspace.backbone.weights_hash) or why_recipe_not_fused(
             adapter.recipe, adapter.pair, self.encoding, self.recipe.adapter.kind
         )
-
-    def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
-        own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
-        # An adapter with more layers than the fusion fits; one that lacks a layer of the others does not.
-        return _preference(manifest, seed, own == wanted, own <= wanted)
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
         command, kind = self._extract_command(name.task), self.recipe.adapter.kind

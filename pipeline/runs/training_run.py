@@ -24,9 +24,8 @@ from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, 
 from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.build import Built
 from pipeline.runs.initial import Chooser, InitialModel
-from pipeline.runs.once import get_or_train, provenance
 from pipeline.runs.probing import solve_head
-from pipeline.runs.request import RunRequest, first_of, resolve_parts
+from pipeline.runs.request import RunRequest, first_of, get_or_train, provenance, resolve_parts
 from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.weights import overlap_notes, save_artifact, save_weights, seen_notes, seen_rows
 from pipeline.runs.workspace import Workspace

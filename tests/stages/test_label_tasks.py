@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from pipeline import load
-from pipeline.runs.once import Made
+from pipeline.runs.request import Made
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
