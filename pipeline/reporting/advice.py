@@ -6,7 +6,7 @@ from functools import cache
 from math import sqrt
 
 from pipeline.records.studies import Line
-from pipeline.reporting.report import TEXTS, amounts, count, paragraphs, points, where_text
+from pipeline.reporting.report import TEXTS, amounts, count, interval_text, paragraphs, points, where_text
 from pipeline.reporting.runs import StudyRuns, mean_of, runs_behind
 from pipeline.stats.paired import Comparison, mean_difference
 
@@ -75,6 +75,7 @@ def advice_sentences(runs: StudyRuns) -> Iterator[str]:
         return
     study, (parameters, seconds) = runs.study, found.costs[found.use]
     rows = sorted({scored.score.scored_rows for scored in runs.all(found.best)})
+    behind = found.compared.get(found.use)
     undecided = [test for test in found.compared.values() if not test.significant] or found.compared.values()
     missed = max(test.detectable for test in undecided)
 
@@ -87,7 +88,7 @@ def advice_sentences(runs: StudyRuns) -> Iterator[str]:
         highest=where_text(study) if found.use == found.best else "",
         near=where_text(study) if found.use != found.best else "",
         best=runs.title(found.best),
-        behind=named({found.use: found.compared[found.use]}) if found.use != found.best else "",
+        behind="" if behind is None else f"{points(behind.difference)} points ({interval_text(behind, study)})",
         worse=named(found.cheaper(significant=True)),
         lower=named(found.cheaper(significant=False)),
         parameters=count(parameters),

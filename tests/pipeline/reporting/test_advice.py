@@ -69,7 +69,7 @@ def test_the_cheapest_that_does_about_as_well_is_advised(
         assert test == paired_difference("accuracy", [own] * 2, [best] * 2, labels, [1, 2]).comparison(pairs)
     assert found.costs[Line("fusion")] == (15_000, 20.6)
     first, *others = advice_sentences(runs)
-    assert first == f"Use {runs.title(found.use)}." and f"With {rows:,} scored rows" in others[-1]
+    assert first == f"Use: {runs.title(found.use)}." and f"With {rows:,} scored rows" in others[-1]
     undecided = [test.detectable for test in found.compared.values() if not test.significant]
     assert ("no difference" in others[-1]) == (max(undecided, default=0) >= 1) == (rows == 4)
     assert all(any(runs.title(Line(name)) in text for text in others) for name in (*worse, *lower))
