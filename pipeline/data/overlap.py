@@ -49,14 +49,11 @@ def row_hashes(rows: pd.DataFrame) -> np.ndarray:
     return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), np.uint64, len(rows))
 
 
-def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Boolean masks over ``train`` and ``other``: the rows whose text is in both."""
-    other_keys = list(row_keys(other))
-    # Only the keys of `other` are kept: `train` may have millions of rows.
-    numbers = {key: number for number, key in enumerate(set(other_keys))}
-    matches = np.fromiter((numbers.get(key, -1) for key in row_keys(train)), np.int64, len(train))
-    shared = set(matches.tolist())
-    return matches >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
+def overlapping_rows(rows: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+    """Mask (n,) of the ``rows`` whose text is also in ``others``."""
+    keys = list(row_keys(rows))
+    shared = set(keys).intersection(row_keys(others))  # keeps none of `others`, which may have millions of rows
+    return np.fromiter((key in shared for key in keys), bool, len(keys))
 
 
 def sharing_rows(train: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:

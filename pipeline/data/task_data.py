@@ -76,12 +76,12 @@ class TaskData:
     @cached_property
     def dev_in_train(self) -> int:
         """Dev rows whose text is also in these training rows."""
-        return int(overlapping_rows(self.train, self.dev)[1].sum())
+        return int(overlapping_rows(self.dev, self.train).sum())
 
     @cached_property
     def test_in_train(self) -> int:
         """Test rows whose text is also in these training rows."""
-        return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
+        return 0 if self.test is None else int(overlapping_rows(self.test, self.train).sum())
 
     def without(self, held_out: Mapping[str, pd.DataFrame]) -> TaskData:
         """Drop the training rows whose text is in ``held_out``, which has the validation and test rows by task.
@@ -140,7 +140,7 @@ class TaskData:
         rows = rows[first < 0]
         if limit is not None and limit < len(rows):
             rows = rows.iloc[stratified(rows["label"], limit, seed)]
-        in_train = int(overlapping_rows(rows, self.train)[0].sum())
+        in_train = int(overlapping_rows(rows, self.train).sum())
         train = pd.concat([self.train, rows[list(self.train.columns)]], ignore_index=True)
         added = Added(rows=len(rows), in_train=in_train, **left_out)
         return replace(self, train=train, added={**self.added, source: added})
@@ -169,7 +169,7 @@ class TaskData:
         """
         share = min(size / len(self.train), 0.5)
         held_out, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
-        in_dev, _ = overlapping_rows(held_out, self.dev)
+        in_dev = overlapping_rows(held_out, self.dev)
         test = held_out[~in_dev].reset_index(drop=True)
         if len(test) < len(held_out) / 2 or test["label"].nunique() < 2:
             raise PipelineError(

@@ -162,7 +162,9 @@ class Task(BaseModel):
             return validation_problems(error)
 
     def _conflicts(self) -> Iterator[str]:
-        names, are_classes, compares_two = self.classes, self.kind != "score", self.head in PAIR_HEADS
+        names, are_classes, metrics = self.classes, self.kind != "score", METRICS_OF[self.kind]
+        compares_two, is_siamese = self.head in PAIR_HEADS, self.encoding == "siamese"
+        two_alike = self.is_pair and len(names) == 2 and self.kind != "labels"
         separated = [name for name in names if self.kind == "labels" and self.files.separator in name]
         rules = {
             f"classes: a task of kind '{self.kind}' names at least two classes": are_classes and len(names) < 2,
@@ -172,19 +174,15 @@ class Task(BaseModel):
             "range: belongs to kind 'score'": are_classes and self.range is not None,
             "range: a task of kind 'score' needs its lowest and highest score": not are_classes and self.range is None,
             "range: the first number must be below the second": self.range and self.range[0] >= self.range[1],
-            "similar: belongs to pairs with two classes": self.similar
-            and not (self.is_pair and len(names) == 2 and self.kind != "labels"),
+            "similar: belongs to pairs with two classes": self.similar and not two_alike,
             f"similar: {self.similar!r} is none of {' and '.join(names)}": self.similar and self.similar not in names,
-            f"metric: use {' or '.join(METRICS_OF[self.kind])} for kind '{self.kind}'": self.metric
-            not in METRICS_OF[self.kind],
+            f"metric: use {' or '.join(metrics)} for kind '{self.kind}'": self.metric not in metrics,
             "text: the two columns are the same": len({*self.text}) < len(self.text),
             f"label: column {self.label!r} is also a text column": self.label in self.text,
             f"shares_text: '{self.name}' is the task itself": self.name in self.shares_text,
             "encoding/head: siamese encoding and its heads need two text columns": not self.is_pair
-            and (compares_two or self.encoding == "siamese"),
-            f"head: '{self.head}' needs encoding = 'siamese'": self.is_pair
-            and compares_two
-            and self.encoding == "cross",
+            and (compares_two or is_siamese),
+            f"head: '{self.head}' needs encoding = 'siamese'": self.is_pair and compares_two and not is_siamese,
             "hub.text: as many columns as text": self.hub and len(self.hub.text) != len(self.text),
         }
         return (message for message, is_broken in rules.items() if is_broken)

@@ -85,7 +85,7 @@ def test_what_the_target_is_scored_on_is_left_out_and_counted(data: Path) -> Non
     assert found.added == {"near": Added(rows=33, in_dev=5, in_test=3, in_train=3)}
     assert len(found.train) == 40 + 33
     dev = load_all_rows(find_task("own", data), data).dev
-    assert not overlapping_rows(found.train, dev)[0].any()
+    assert not overlapping_rows(found.train, dev).any()
     assert found.dev_in_train == 0
 
 
