@@ -33,22 +33,18 @@ class Contrast:
 @cache
 def contrasts(runs: StudyRuns) -> list[Contrast]:
     """Every line that builds on another row and on other tasks, and joint training against full fine-tuning."""
-    bases = {}
-    for line in runs.lines:
+    tests = {}
+    for line, target in product(runs.lines, runs.study.targets):
         row = runs.study.row(line.row)
-        base = "full" if row.kind.is_joint else row.of
-        if base is not None and row.joins_tasks:
-            bases[line] = Line(base)
-    family = {
-        (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)
-        for line, base in bases.items()
-        for target in runs.study.targets
-    }
+        name = "full" if row.kind.is_joint else row.of
+        if name is not None and row.joins_tasks:
+            base = Line(name)
+            tests[line, base, target] = runs.difference(runs.cell(line, target), runs.cell(base, target), target)
     result = []
-    for (line, target), comparison in report.judge(family, runs.study.looks).items():
+    for (line, base, target), comparison in report.judge(tests, runs.study.looks).items():
         turn = runs.study.turn(line.row, target)
         tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
-        result.append(Contrast(line, bases[line], line.source or ", ".join(tasks), target, comparison))
+        result.append(Contrast(line, base, line.source or ", ".join(tasks), target, comparison))
     return result
 
 
