@@ -17,7 +17,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 
 from pipeline.data.tasks import check_folder, own_files
-from pipeline.models.repository import family_of
+from pipeline.models.repository import configuration
 from pipeline.records.store import Store
 from pipeline.system.atomic import CLEARED, leftovers
 from pipeline.system.backbone_name import is_folder
@@ -110,7 +110,7 @@ def _hub() -> Finding:
 def _backbone(name: str) -> str:
     """The family of the encoder in a folder, or where that of a Hub id is."""
     if is_folder(name):
-        return f"{name}: {family_of(name)}"
+        return f"{name}: {configuration(name).model_type}"
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return f"{name}: in the Hub's cache"
     if HF_HUB_OFFLINE:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
+from pipeline.models.attention_maps import attention_maps
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
@@ -162,8 +162,7 @@ def _maps(
     assert recipe.max_length is not None
     maps = []
     for texts in [[sentence] for sentence in sentences] if recipe.encoding == "siamese" else [sentences]:
-        tensors, tokens = one_input(backbone.tokenizer, *texts, max_length=recipe.max_length)
-        layers = attention_maps(model.backbone, tensors, shown_layers(backbone.layers))
+        tokens, layers = attention_maps(model.backbone, backbone.tokenizer, *texts, max_length=recipe.max_length)
         text = f" {SEPARATOR} ".join(texts)
         split = recipe.joint.split_layers or None
         maps.append(AttentionMap(record.run, title, text, tuple(tokens), layers, split))

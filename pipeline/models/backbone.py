@@ -12,15 +12,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Pretrai
 from transformers.utils import is_sentencepiece_available
 
 from pipeline.data.tokens import Tokenizer
-from pipeline.models.repository import (
-    ENCODER,
-    OTHER_CONFIG,
-    POSITION_OFFSET,
-    configuration,
-    has_file,
-    read_pretrained,
-    reason_of,
-)
+from pipeline.models import repository
 from pipeline.models.tensors import is_finite
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.backbone_name import refused
@@ -29,7 +21,6 @@ HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
 _SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
 _POOLER = 'pretrained pooler: use pooling = "cls", or another backbone'
-_WEIGHTS: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
 
 # Keys of a configuration that do not change the function it describes.
 _INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
@@ -120,10 +111,16 @@ def open_backbone(name: str) -> Backbone:
         PipelineError: it cannot be reached, is of an unsupported family, lacks weights or a tokenizer, its weights do
             not fit its configuration or are not finite, or it does not run.
     """
-    encoder = _load_encoder(name)
+    encoder, info = _read(name, AutoModel)
+    # from_pretrained silently initialises missing tensors at random.
+    if missing := sorted(key for key in info["missing_keys"] if not _is_pooler(key)):
+        problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
+        raise refused(name, f"{problem}: give the folder of a complete encoder")
+    if info["missing_keys"]:
+        encoder.pooler = None
     config = encoder.config
     state = {name: tensor for name, tensor in encoder.state_dict().items() if not _is_pooler(name)}
-    max_length = config.max_position_embeddings - POSITION_OFFSET[config.model_type]
+    max_length = config.max_position_embeddings - repository.POSITION_OFFSET[config.model_type]
     _check_encoder(name, encoder, max_length)
     described = {key: value for key, value in config.to_dict().items() if key not in _INERT_CONFIG}
     return Backbone(
@@ -146,7 +143,7 @@ def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreT
     The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base. Dropout is as
     for :meth:`Backbone.load`, errors are as for :func:`open_backbone`.
     """
-    model, info = read_pretrained(name, ENCODER, AutoModelForMaskedLM, **_keywords(configuration(name)))
+    model, info = _read(name, AutoModelForMaskedLM)
     _set_dropout(model.base_model, hidden_dropout)
     return model, all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
 
@@ -194,39 +191,29 @@ def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapp
     return hashes | after
 
 
-def _keywords(config: PretrainedConfig) -> dict[str, Any]:
-    """The arguments for loading an encoder of this configuration."""
-    if config.model_type != "modernbert":
-        return {"config": config, **_WEIGHTS}
-    # Compiled, it would not run hooks; with flash attention it would remove padding, and states would be (tokens, d).
-    config.reference_compile = False
-    return {"config": config, **_WEIGHTS, "attn_implementation": "sdpa"}
+def _read(name: str, auto_class: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The encoder in fp32 as ``auto_class`` loads it, and what its file lacked."""
+    config = repository.configuration(name)
+    options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+    if config.model_type == "modernbert":
+        # Compiled, it would not run hooks; with flash attention, states would be (tokens, d) without padding.
+        config.reference_compile, options["attn_implementation"] = False, "sdpa"
+    loaded: tuple[PreTrainedModel, dict[str, Any]]
+    loaded = repository.read_pretrained(name, repository.ENCODER, auto_class, config=config, **options)
+    return loaded
 
 
 def _is_pooler(name: str) -> bool:
     return name.startswith("pooler.")
 
 
-def _load_encoder(name: str) -> PreTrainedModel:
-    """The encoder in fp32, with its pooler if its file has one."""
-    encoder, info = read_pretrained(name, ENCODER, AutoModel, **_keywords(configuration(name)))
-    # from_pretrained silently initialises missing tensors at random.
-    missing = sorted(key for key in info["missing_keys"] if not _is_pooler(key))
-    if missing:
-        problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
-        raise refused(name, f"{problem}: give the folder of a complete encoder")
-    if info["missing_keys"]:
-        encoder.pooler = None
-    return encoder
-
-
 def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
-    if not is_sentencepiece_available() and not has_file(name, "tokenizer.json"):
-        file = next((file for file in _SENTENCEPIECE if has_file(name, file)), None)
+    if not is_sentencepiece_available() and not repository.has_file(name, "tokenizer.json"):
+        file = next((file for file in _SENTENCEPIECE if repository.has_file(name, file)), None)
         if file is not None:
             problem = f"its tokenizer is a SentencePiece model ({file}) without a tokenizer.json"
             raise refused(name, f"{problem}: pip install sentencepiece protobuf")
-    fast = read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
+    fast = repository.read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
     if not fast.is_fast or fast.pad_token_id is None:
         raise refused(name, "needs a fast tokenizer (tokenizer.json) with a padding token")
     if len(fast) > config.vocab_size:
@@ -254,7 +241,7 @@ def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None
             few = tokens[:, :4]
             states = encoder(input_ids=few, attention_mask=torch.ones_like(few)).last_hidden_state
     except Exception as error:
-        problem = f"its config.json describes an encoder that does not run ({reason_of(error)})"
-        raise refused(name, f"{problem}: {OTHER_CONFIG}") from error
+        problem = f"its config.json describes an encoder that does not run ({repository.reason_of(error)})"
+        raise refused(name, f"{problem}: {repository.OTHER_CONFIG}") from error
     if not is_finite(states):
-        raise refused(name, f"its hidden states are NaN or infinite: {OTHER_CONFIG}")
+        raise refused(name, f"its hidden states are NaN or infinite: {repository.OTHER_CONFIG}")

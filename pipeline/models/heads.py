@@ -109,11 +109,10 @@ def build_head(
     """
     if kind == "cosine":
         return CosineHead(vector_dropout, tuned_threshold)
-    features: Features = joined
-    inputs = vectors * width
-    if kind == "comparison":
-        features, inputs = compared, 4 * width + 1
-    elif kind.startswith("difference"):
-        features, inputs = pair_features, 3 * width
+    of_pairs: dict[str, tuple[Features, int]] = {
+        "difference": (pair_features, 3 * width),
+        "comparison": (compared, 4 * width + 1),
+    }
+    features, inputs = of_pairs.get(kind.removesuffix("-mlp"), (joined, vectors * width))
     hidden = width if kind.endswith("mlp") else 0
     return Head(features, inputs, outputs, dropout, vector_dropout, hidden, tuned_threshold)

@@ -10,6 +10,7 @@ with adapters in all layers, there is no such prefix, and the embeddings have th
 
 import copy
 from collections.abc import Collection, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -40,15 +41,10 @@ def layers_of(backbone: nn.Module) -> Sequence[Any]:
     return layers
 
 
-def base_of(backbone: nn.Module) -> list[nn.Module]:
+def base_of(backbone: Any) -> list[nn.Module]:
     """The modules below the layers, :data:`BASE`."""
-    return [part for path in BASE if (part := _at(backbone, path)) is not None]
-
-
-def _at(module: Any, path: str) -> Any:
-    for name in path.split("."):
-        module = getattr(module, name, None)
-    return module
+    parts = [reduce(lambda part, name: getattr(part, name, None), path.split("."), backbone) for path in BASE]
+    return [part for part in parts if part is not None]
 
 
 def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]:

@@ -38,8 +38,13 @@ class PrefixCache:
         self._model, self._accelerator = model, accelerator
         self._batch_size, self._pad_token_id = batch_size, pad_token_id
         self._inputs = split if split.b is None else sentences_of(split, np.arange(len(split)))[0]
-        self._kept, self.bytes = _within(self._inputs.lengths, model.backbone, max_bytes)
-        self._is_whole = is_frozen(model.backbone)
+        backbone: Any = model.backbone
+        self._is_whole, lengths = is_frozen(backbone), self._inputs.lengths
+        order = np.argsort(lengths, kind="stable")
+        vectors = np.ones_like(order) if self._is_whole else lengths[order]
+        taken = np.cumsum(vectors) * backbone.config.hidden_size * 4  # bytes of an fp32 number
+        count = int(np.searchsorted(taken, max_bytes, side="right")) if frozen_depth(backbone) else 0
+        self._kept, self.bytes = order[:count], int(taken[count - 1]) if count else 0
         # One tensor for all inputs: a tensor object takes as much memory as a sentence vector.
         self._vectors: Tensor | None = None  # of all inputs, or of all their tokens, concatenated
         self._firsts: dict[bytes, int] = {}  # where the vectors of an input begin
@@ -88,17 +93,6 @@ class PrefixCache:
                 end += length
         assert self._vectors is not None
         return self._vectors
-
-
-def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.ndarray, int]:
-    """The inputs to keep, and the bytes that they take; none if nothing is frozen."""
-    if not frozen_depth(backbone):
-        return np.arange(0), 0
-    order = np.argsort(lengths, kind="stable")
-    vectors = np.ones_like(order) if is_frozen(backbone) else lengths[order]
-    taken = np.cumsum(vectors) * backbone.config.hidden_size * 4  # bytes of an fp32 number
-    count = int(np.searchsorted(taken, max_bytes, side="right"))
-    return order[:count], int(taken[count - 1]) if count else 0
 
 
 def _keys(batch: Batch) -> list[bytes]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
@@ -41,6 +42,8 @@ _ONLY_ASK = {
     f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
 }
 _CONVERT = "if you trust them, load them once with AutoModel.from_pretrained and save_pretrained them into a folder"
+# Reads the configuration as transformers does, perhaps from another file than config.json, without using it.
+_DESCRIPTION = SimpleNamespace(from_pretrained=lambda name, **_: PretrainedConfig.get_config_dict(name)[0])
 _TALKATIVE = ("transformers", "adapters", "huggingface_hub")
 # AdapterHub says this while it is activating an adapter.
 logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are activated" not in record.getMessage())
@@ -48,7 +51,7 @@ logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are act
 
 def configuration(name: str) -> PretrainedConfig:
     """The configuration of a backbone, after checks that its family is supported and that loading it runs no code."""
-    described: dict[str, Any] = read_pretrained(name, _CONFIGURATION, _Description)
+    described: dict[str, Any] = read_pretrained(name, _CONFIGURATION, _DESCRIPTION)
     _check_runs_no_code(name, described)
     # Check before a class of transformers sees it: for some model types they load other repositories, and trust them.
     family = described.get("model_type")
@@ -60,15 +63,6 @@ def configuration(name: str) -> PretrainedConfig:
     config: PretrainedConfig = read_pretrained(name, _CONFIGURATION, AutoConfig)
     _check_config(name, config)
     return config
-
-
-def family_of(name: str) -> str:
-    """The model type of the backbone ``name``, a folder or Hub id; reads only its configuration.
-
-    Raises the errors of :func:`open_backbone` that concern the configuration.
-    """
-    family: str = configuration(name).model_type
-    return family
 
 
 def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
@@ -106,14 +100,13 @@ def _quiet() -> Iterator[None]:
     Commands do so from the start (:func:`pipeline.system.process.set_up`); a program that loads a model gets its log
     levels back.
     """
-    loggers = [logging.getLogger(library) for library in _TALKATIVE]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in map(logging.getLogger, _TALKATIVE)}
     try:
-        for logger in loggers:
-            logger.setLevel(max(logger.level, logging.ERROR))
+        for logger, level in levels.items():
+            logger.setLevel(max(level, logging.ERROR))
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
@@ -133,15 +126,6 @@ def reason_of(error: Exception, mark: str = "") -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]
     text = shortened(lines[0], most=200)[1:-1].rstrip(".:") if lines else ""
     return text if isinstance(error, OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
-
-
-class _Description:
-    """Reads the configuration as transformers does, perhaps from another file than config.json, without using it."""
-
-    @staticmethod
-    def from_pretrained(name: str, trust_remote_code: bool) -> dict[str, Any]:
-        described: dict[str, Any] = PretrainedConfig.get_config_dict(name)[0]
-        return described
 
 
 def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:

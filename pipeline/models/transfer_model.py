@@ -1,6 +1,6 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Models can share a backbone or its lower layers and run together (JointModel, SplitModel) or in turn (MultitaskModel).
+Models can share a backbone or its lower layers and run together (JointModel) or in turn (MultitaskModel).
 """
 
 from collections.abc import Mapping, Sequence
@@ -150,13 +150,16 @@ class TransferModel(nn.Module):
 class JointModel(nn.Module):
     """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass serves all.
 
-    Each task has its own pooling and head; outputs are concatenated in the order of ``models``.
+    Each task has its own pooling and head; outputs are concatenated in the order of ``models``. With ``top``, the
+    models are instead over encoders of :func:`split_encoder`, which share all but as many layers; with 0, only the
+    heads are task-specific.
     """
 
-    def __init__(self, models: Sequence[TransferModel]) -> None:
+    def __init__(self, models: Sequence[TransferModel], top: int | None = None) -> None:
         super().__init__()
         self.models = nn.ModuleList(models)
         self._each = tuple(models)
+        self._top = top
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
@@ -167,7 +170,12 @@ class JointModel(nn.Module):
 
     def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
         """The last hidden states (B, T, d) of each task."""
-        return self._each[0].backbone(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
+        first = self._each[0].backbone
+        if self._top is None:
+            return first(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
+        shared = len(layers_of(first)) - self._top
+        states = lower_states(first, shared, inputs)
+        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""
@@ -176,22 +184,6 @@ class JointModel(nn.Module):
 
     def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
         return self.decide(self.encode(*inputs, **named), pairs)
-
-
-class SplitModel(JointModel):
-    """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
-
-    Each task has its own ``top`` layers; with 0, only the heads are task-specific.
-    """
-
-    def __init__(self, models: Sequence[TransferModel], top: int) -> None:
-        super().__init__(models)
-        self.top = top
-
-    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
-        shared = len(layers_of(self._each[0].backbone)) - self.top
-        states = lower_states(self._each[0].backbone, shared, inputs)
-        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]
 
 
 class MultitaskModel(nn.Module):

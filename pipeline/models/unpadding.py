@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from pipeline.data.batches import micro_batches
@@ -180,13 +180,10 @@ def can_unpad(encoder: Any) -> bool:
         return False
     layers = layers_of(encoder)
     lean = all(hasattr(getattr(layer, "attention", None), "narrows") for layer in layers)
-    fit = not any(isinstance(module, CheckpointWrapper) or _mixes_tokens(module) for module in encoder.modules())
-    return lean and bool(layers) and fit
-
-
-def _mixes_tokens(module: nn.Module) -> bool:
-    gates, prefixes = getattr(module, "use_gating", False), getattr(module, "prefixes", None)
-    return bool(gates or prefixes or getattr(module, "mixes_tokens", False))
+    modules, mixing = [*encoder.modules()], ("use_gating", "prefixes", "mixes_tokens")
+    if any(isinstance(module, CheckpointWrapper) for module in modules):
+        return False
+    return lean and bool(layers) and not any(getattr(module, name, None) for module in modules for name in mixing)
 
 
 def packed_inputs(encoder: Any, packed: Packed, input_ids: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:

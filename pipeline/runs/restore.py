@@ -21,7 +21,7 @@ from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.rounding import round_for_good
 from pipeline.models.switching import activate
-from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of, outputs_of
@@ -91,7 +91,7 @@ def restore_together(
     first = trained[0]
     if isinstance(first, RunRecord):
         whole = restore_weights(first, tasks, workspace)
-        return SplitModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
+        return JointModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
     pairs = [(each, task) for each, task in zip(trained, tasks, strict=True) if isinstance(each, Artifact)]
     backbone = workspace.backbone_for(*(artifact.manifest.recipe for artifact, _ in pairs))
     dropped = [_checked(artifact, task, backbone, drop_layers) for artifact, task in pairs]

@@ -17,7 +17,7 @@ from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.methods.registry import check_fits
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.repository import family_of
+from pipeline.models.repository import configuration
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
@@ -64,7 +64,7 @@ class Workspace:
     @cached_property
     def family(self) -> str:
         """The backbone's model type, found without reading its weights."""
-        return family_of(self.backbone_name)
+        return str(configuration(self.backbone_name).model_type)
 
     @cached_property
     def backbone(self) -> Backbone:

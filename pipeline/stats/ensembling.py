@@ -41,14 +41,11 @@ def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: E
     if are_sets(values):
         votes = as_matrix(values).mean(axis=0) if rule == "mode" else mean
         return Prediction(as_sets(np.where(votes == 0.5, mean, votes) > 0.5), mean)
-    return Prediction(_mode(values, np.stack(each)) if rule == "mode" else mean.argmax(axis=-1), mean)
-
-
-def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Most frequent of votes (models, rows); ties by the sum of probabilities (models, rows, C)."""
-    counts = (votes[..., None] == np.arange(probabilities.shape[-1])).sum(axis=0)  # (rows, C)
+    if rule != "mode":
+        return Prediction(mean.argmax(axis=-1), mean)
+    counts = (values[..., None] == np.arange(mean.shape[-1])).sum(axis=0)  # (rows, C)
     tied = counts == counts.max(axis=-1, keepdims=True)
-    return np.where(tied, probabilities.sum(axis=0), -np.inf).argmax(axis=-1)
+    return Prediction(np.where(tied, np.sum(each, axis=0), -np.inf).argmax(axis=-1), mean)
 
 
 def choose(

@@ -46,11 +46,10 @@ def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """
     if are_sets(labels):
         predicted, true = (np.moveaxis(as_matrix(values), -1, 0) for values in (predictions, labels))
-        true = np.broadcast_to(true.reshape(len(true), *[1] * (predicted.ndim - 2), -1), predicted.shape)
-        return np.concatenate([predicted & true, predicted, true]).astype(float)
-    classes = np.unique(np.concatenate([predictions.ravel(), labels]))
-    predicted = predictions == classes.reshape(-1, *[1] * predictions.ndim)
-    true = np.broadcast_to(labels == classes.reshape(-1, *[1] * predictions.ndim), predicted.shape)
+    else:
+        classes = np.unique(np.concatenate([predictions.ravel(), labels]))
+        predicted, true = (values == classes.reshape(-1, *[1] * values.ndim) for values in (predictions, labels))
+    true = np.broadcast_to(true.reshape(len(true), *[1] * (predicted.ndim - 2), -1), predicted.shape)
     return np.concatenate([predicted & true, predicted, true]).astype(float)
 
 

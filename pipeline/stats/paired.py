@@ -264,24 +264,21 @@ def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> 
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
         return None
-    independent = _of_independent(parts, fewest)
+    value, count = float(np.mean([part.value for part in parts])), len(parts)
+    variances = np.array([part.variance for part in parts]) / count**2
+    freedoms = np.array([part.freedom for part in parts])
+    variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
+    freedom = variance**2 / spread if spread else float(freedoms.sum())
+    independent = Difference(value, variance, freedom, fewest)
     origins = [part.origin for part in parts if part.origin is not None]
     if shared == "nothing" or not origins:
         return independent
     if shared == "sources":
-        return replace(_of_shared_sources(independent, origins, len(parts)), estimate=independent)
-    common = _of_one_model(parts, origins)
+        return replace(_of_shared_sources(independent, origins, count), estimate=independent)
+    common = _of_one_model(value, count, origins)
     # With few seeds both estimates are poor and may be too small by chance, so the wider interval counts. Which one is
     # wider depends on the family, because their degrees of freedom differ.
     return None if common is None else replace(common, estimate=independent)
-
-
-def _of_independent(parts: Sequence[Difference], fewest: int) -> Difference:
-    variances = np.array([part.variance for part in parts]) / len(parts) ** 2
-    freedoms = np.array([part.freedom for part in parts])
-    variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
-    freedom = variance**2 / spread if spread else float(freedoms.sum())
-    return Difference(float(np.mean([part.value for part in parts])), variance, freedom, fewest)
 
 
 def _of_shared_sources(independent: Difference, origins: Sequence[Origin], count: int) -> Difference:
@@ -299,15 +296,16 @@ def _of_shared_sources(independent: Difference, origins: Sequence[Origin], count
     return replace(independent, variance=variance, freedom=freedom)
 
 
-def _of_one_model(parts: Sequence[Difference], origins: Sequence[Origin]) -> Difference | None:
-    """The mean of ``parts`` over their common seeds; None with fewer than two of these."""
+def _of_one_model(value: float, count: int, origins: Sequence[Origin]) -> Difference | None:
+    """The mean ``value`` of ``count`` differences over their common seeds; None with fewer than two of these.
+
+    Differences of systems that answer alike have no origin; they are 0.
+    """
     common = sorted(set.intersection(*(set(origin.of_seeds) for origin in origins)))
     if len(common) < 2:
         return None
-    count = len(parts)  # parts whose systems answer alike have no origin; their difference is 0
     of_seeds = {seed: sum(origin.of_seeds[seed] for origin in origins) / count for seed in common}
     examples = np.array([origin.examples for origin in origins]) / count**2
     freedom = float(examples.sum() ** 2 / (examples**2 / [origin.freedom for origin in origins]).sum())
     together = sum(origin.together for origin in origins) / count**2
-    value = float(np.mean([part.value for part in parts]))
     return _over_seeds(value, Origin(float(examples.sum()), freedom, together, of_seeds))

@@ -68,11 +68,16 @@ def write(trained: Trained, folder: Path) -> Written:
         classifier = None if missing else as_classifier(trained)
         if classifier is None:
             missing = missing or f"they have no head '{trained.recipe.head}' for this family of models"
-            _encoder_alone(trained).save_pretrained(folder)
+            # The trained encoder without the changes that make it faster.
+            encoder: Any = trained.model.backbone
+            pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
+            model: Any = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
+            model.load_state_dict(encoder.state_dict())
+            model.save_pretrained(folder)
         else:
             classifier.save_pretrained(folder)
     else:
-        model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(
+        model = (AutoModel if missing else AutoAdapterModel).from_pretrained(
             trained.backbone.name, use_safetensors=True
         )
         model.config.name_or_path = trained.backbone.shown_name
@@ -164,7 +169,6 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
     return "fusion"
 
 
-@torch.no_grad()
 def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tensor]]) -> None:
     """Add the bottleneck adapter equivalent to a fusion, with its weights at each site."""
     task, recipe = trained.task.name, trained.recipe
@@ -174,17 +178,7 @@ def _add_joined(model: Any, trained: Trained, joined: Sequence[Mapping[str, Tens
     for site, tensors in zip(sites, joined, strict=True):
         adapter = site.adapters[task]
         for name, linear in (("down", adapter.adapter_down[0]), ("up", adapter.adapter_up)):
-            linear.weight.copy_(tensors[f"{name}.weight"])
-            linear.bias.copy_(tensors[f"{name}.bias"])
-
-
-def _encoder_alone(trained: Trained) -> Any:
-    """The trained encoder without the changes that make it faster."""
-    encoder: Any = trained.model.backbone
-    pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
-    model = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
-    model.load_state_dict(encoder.state_dict())
-    return model
+            _set(linear, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
 
 
 @torch.no_grad()
@@ -217,11 +211,6 @@ def why_no_stock_head(trained: Trained) -> str:
     return ""
 
 
-def labels_of(trained: Trained) -> dict[int, str]:
-    """The names of a head's outputs in both libraries."""
-    return dict(enumerate(trained.task.classes or ("score",)))
-
-
 def add_to_adapterhub(model: Any, trained: Trained) -> None:
     """Add the trained head as an AdapterHub classification head with the task's name."""
     layers = layers_of_head(trained)
@@ -230,7 +219,7 @@ def add_to_adapterhub(model: Any, trained: Trained) -> None:
         num_labels=len(layers["out.bias"]),
         layers=len(layers) // 2,
         activation_function="relu",
-        id2label=labels_of(trained),
+        id2label=dict(enumerate(trained.task.classes or ("score",))),
     )
     linear = [module for module in model.heads[trained.task.name] if isinstance(module, nn.Linear)]
     for module, name in zip(linear, ("hidden", "out")[-len(linear) :], strict=True):
@@ -245,8 +234,8 @@ def as_classifier(trained: Trained) -> PreTrainedModel | None:
     """
     layers, encoder = layers_of_head(trained), cast(Any, trained.model.backbone)
     config = type(encoder.config).from_dict(encoder.config.to_dict())
-    config.id2label = labels_of(trained)
-    config.label2id = {name: number for number, name in labels_of(trained).items()}
+    config.id2label = dict(enumerate(trained.task.classes or ("score",)))
+    config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = {
         "score": "regression",
         "classes": "single_label_classification",

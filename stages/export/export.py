@@ -1,9 +1,10 @@
 """Export a trained model for other programs, as a folder that is checked against the model before it appears."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,14 +94,15 @@ def script_of(folder: Path) -> Callable[[Texts], Answers]:
 
 def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> Agreement:
     """Compare the answers of the script in ``folder``, in batches of many sizes and so of many lengths."""
-    answer, batches = script_of(folder), list(_batches(len(texts)))
-    parts = [answer([*texts][batch]) for batch in batches]
+    answer, rows = script_of(folder), len(texts)
+    starts = [start for start in (0, 1, 3, 7, 15, *range(31, rows, 32)) if start < rows]  # of 1, 2, 4, ... 32 rows
+    parts = [answer([*texts][start:end]) for start, end in pairwise([*starts, rows])]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    units = {
-        "scores": score_unit(trained.task),
-        "outputs": _output_unit(trained),
-        "probabilities": max(1.0, 1 / trained.temperature),
-    }
+    low, high = trained.task.range or (-1.0, 1.0)
+    # What an output of 1 adds to a score; more if scores are too large for fp32, where one of 5,000 has steps of .0005.
+    unit = max(1.0, (high - low) / 2, max(abs(low), abs(high)) / 1000)
+    is_score = trained.recipe.score_loss == "raw" and trained.recipe.head != "cosine"
+    units = {"scores": unit, "outputs": unit if is_score else 1.0, "probabilities": max(1.0, 1 / trained.temperature)}
     differences = [
         (float(np.abs(values - expected[name]).max()), TOLERANCE * units.get(name, 1.0))
         for name, values in outputs.items()
@@ -112,21 +114,7 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
         are_labels = trained.task.kind == "labels"
         same = ((ours > 0.5) == (theirs > 0.5)).all(-1) if are_labels else ours.argmax(-1) == theirs.argmax(-1)
         agree = float(same.mean())
-    return Agreement(len(texts), len(batches), difference, allowed, agree)
-
-
-def score_unit(task: Task) -> float:
-    """What an output of 1 adds to a score, at least 1; more if the scores are too large for fp32.
-
-    A score of 5,000 has steps of 0.0005 in fp32.
-    """
-    low, high = task.range or (-1.0, 1.0)
-    return max(1.0, (high - low) / 2, max(abs(low), abs(high)) / 1000)
-
-
-def _output_unit(trained: Trained) -> float:
-    is_score = trained.task.kind == "score" and trained.recipe.score_loss == "raw" and trained.recipe.head != "cosine"
-    return score_unit(trained.task) if is_score else 1.0
+    return Agreement(rows, len(parts), difference, allowed, agree)
 
 
 def check(agreement: Agreement, folder: Path) -> None:
@@ -137,14 +125,6 @@ def check(agreement: Agreement, folder: Path) -> None:
             f" {agreement.difference:.2g}, more than {agreement.allowed:g}, on {agreement.rows} texts. This is a limit"
             " of the format for this model: use another --format, or predict here"
         )
-
-
-def _batches(rows: int) -> Iterator[slice]:
-    """Batches of 1, 2, 4, ... 32 rows."""
-    start, size = 0, 1
-    while start < rows:
-        yield slice(start, start + size)
-        start, size = start + size, min(2 * size, 32)
 
 
 @dataclass(frozen=True)
@@ -208,7 +188,11 @@ def export(
             f"--push-to-hub {push_to}: the encoder is a folder here, {kept.workspace.backbone.name}, which nobody else"
             " has: give its Hub id with --backbone (its weights are compared)"
         )
-    trained, writer = _restored(kept), import_module(f"stages.export.{format}")
+    artifact = kept.trained if isinstance(kept.trained, Artifact) else None
+    adapters = () if artifact is None else tuple(kept.workspace.store.adapters_of(artifact.manifest))
+    read = kept.task, kept.recipe, restore(kept.trained, kept.task, kept.workspace), kept.workspace.backbone
+    trained = Trained(*read, kept.run, kept.kind, kept.temperature, artifact, adapters)
+    writer = import_module(f"stages.export.{format}")
     texts, where = _texts(trained, workspace)
     with full_memory_explained(f"export --target {target}", "close other programs"):
         expected = _answers(kept, trained, texts)
@@ -226,7 +210,8 @@ def export(
     published = None
     if push_to is not None:
         address = hub.push(folder, push_to) if upload else hub.address_of(push_to)
-        published = Published(address, tuple(hub.files_of(folder)), upload)
+        files = sorted((name, (folder / name).stat().st_size) for name in names_in(folder))
+        published = Published(address, tuple(files), upload)
     return Export(
         folder=folder,
         task=kept.task.name,
@@ -240,15 +225,6 @@ def export(
         notes=written.notes,
         published=published,
     )
-
-
-def _restored(target: Target) -> Trained:
-    kept, workspace = target.trained, target.workspace
-    model = restore(kept, target.task, workspace)
-    artifact = kept if isinstance(kept, Artifact) else None
-    adapters = () if artifact is None else tuple(workspace.store.adapters_of(artifact.manifest))
-    read = target.task, target.recipe, model, workspace.backbone
-    return Trained(*read, target.run, target.kind, target.temperature, artifact, adapters)
 
 
 def _scores(target: Target) -> tuple[dict[str, Any], list[Task]]:
@@ -294,20 +270,16 @@ def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:
     dev: list[tuple[str, ...]] = []
     with suppress(PipelineError):  # unreadable rows must not prevent an export
         if any(has_rows(trained.task, data) for data in workspace.splits.folders):
-            dev = _some_of(load_split(trained.task, workspace.splits.folder_of(trained.task), "dev"))
+            rows = load_split(trained.task, workspace.splits.folder_of(trained.task), "dev")
+            spread = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _DEV_ROWS)).astype(int))
+            columns = [name for name in ("text_a", "text_b") if name in rows]
+            dev = list(rows.iloc[spread][columns].itertuples(index=False, name=None))
     drawn = [
         tuple(_drawn(trained, 2 * row + column) for column in range(len(trained.task.text)))
         for row in range(_DRAWN_ROWS)
     ]
     where = f"{len(drawn)} texts drawn from the vocabulary"
     return [*dev, *drawn], f"{len(dev)} rows of dev and {where}" if dev else where
-
-
-def _some_of(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Rows spread evenly over a split."""
-    picked = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _DEV_ROWS)).astype(int))
-    columns = [name for name in ("text_a", "text_b") if name in rows]
-    return list(rows.iloc[picked][columns].itertuples(index=False, name=None))
 
 
 def _drawn(trained: Trained, number: int) -> str:
@@ -347,35 +319,10 @@ def _write_card(
         scores: the run's scores, their numbers of rows, and its training data; None: not recorded.
         others: the other tasks that it learned from.
     """
+    task, split = trained.task, "dev" if scores["test"] is None else "held out"
     sources, what = list(dict.fromkeys(adapter.manifest.task for adapter in trained.adapters)), _KINDS.get(trained.kind)
     if trained.kind == "fusion":
         what = f"fusion of {len(trained.adapters)} adapters ({', '.join(sources)})"
-    card = ModelCard.from_template(
-        _metadata(trained, written, scores, others, licence),
-        template_path=str(TEMPLATE),
-        trained=trained,
-        task=trained.task,
-        recipe=trained.recipe,
-        written=written,
-        scores=scores,
-        checked=checked,
-        licence=licence,
-        what=what or "fine-tuned encoder",
-        sources=sources,
-        before=[name for name in scores["before"] if name not in sources],
-        described=[trained.task, *others],
-        script=SCRIPT,
-        task_file=TASK_FILE,
-        code=lambda names: ", ".join(f"`{name}`" for name in names),
-        count=lambda rows: "not recorded" if rows is None else f"{rows:,}",
-    )
-    write_text(folder / CARD, f"{card}\n")
-
-
-def _metadata(
-    trained: Trained, written: Written, scores: Mapping[str, Any], others: Sequence[Task], licence: str | None
-) -> ModelCardData:
-    task, split = trained.task, "dev" if scores["test"] is None else "held out"
     result = EvalResult(
         task_type="text-classification",
         dataset_type=task.hub.dataset if task.hub else task.name,
@@ -384,7 +331,7 @@ def _metadata(
         metric_type=scores["metric"],
         metric_value=round(scores["dev" if split == "dev" else "test"], 4),
     )
-    return ModelCardData(
+    metadata = ModelCardData(
         license=licence,
         library_name=written.library,
         base_model=None if trained.backbone.is_folder else trained.backbone.name,
@@ -395,3 +342,23 @@ def _metadata(
         model_name=task.name,
         eval_results=[result],
     )
+    card = ModelCard.from_template(
+        metadata,
+        template_path=str(TEMPLATE),
+        trained=trained,
+        task=task,
+        recipe=trained.recipe,
+        written=written,
+        scores=scores,
+        checked=checked,
+        licence=licence,
+        what=what or "fine-tuned encoder",
+        sources=sources,
+        before=[name for name in scores["before"] if name not in sources],
+        described=[task, *others],
+        script=SCRIPT,
+        task_file=TASK_FILE,
+        code=lambda names: ", ".join(f"`{name}`" for name in names),
+        count=lambda rows: "not recorded" if rows is None else f"{rows:,}",
+    )
+    write_text(folder / CARD, f"{card}\n")

@@ -5,7 +5,7 @@ Imports no model, so that mistakes are reported before the libraries load.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
@@ -22,7 +22,12 @@ from stages.export.trained import TASK_FILE, files_in
 def check(task: str, using: str, folder: Path, push_to: str | None, store: Path, reports: Path) -> None:
     """Find mistakes in the arguments of :func:`stages.export.export`; raises as that does."""
     if push_to is not None:
-        check_name(push_to)
+        try:
+            validate_repo_id(push_to)
+        except HFValidationError as error:
+            raise PipelineError(f"--push-to-hub {shortened(push_to)}: {error}") from None
+        if push_to.count("/") != 1:
+            raise PipelineError(f"--push-to-hub {push_to}: write OWNER/NAME, with your name or your organisation's")
     find_model(task, using, store, reports)
     check_place(folder)
 
@@ -50,22 +55,6 @@ def names_in(folder: Path) -> Iterator[str]:
             yield name.as_posix()
 
 
-def check_name(name: str) -> None:
-    """Raise a :class:`PipelineError` unless ``name`` is a valid repository name, OWNER/NAME."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise PipelineError(f"--push-to-hub {shortened(name)}: {error}") from None
-    if name.count("/") != 1:
-        raise PipelineError(f"--push-to-hub {name}: write OWNER/NAME, with your name or your organisation's")
-
-
-def files_of(folder: Path) -> list[tuple[str, int]]:
-    """The files of an export by their names in a repository, with sizes in bytes."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in files]
-
-
 def address_of(name: str) -> str:
     """The repository's web address."""
     return f"{constants.ENDPOINT}/{name}"
@@ -80,12 +69,23 @@ def push(folder: Path, name: str) -> str:
         PipelineError: there is no token or write permission, or the Hub cannot be reached.
     """
     api = HfApi()
-    with _hub(name):
+    try:
         address = api.create_repo(name, private=True, exist_ok=True)
-        written = {file for file, _ in files_of(folder)}
+        written = set(names_in(folder))
         outdated = [escape(file) for file in _earlier_files(name) if file not in written]
         message = "Upload an exported model"
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=outdated or None)
+    except LocalTokenNotFoundError:
+        raise PipelineError(f"--push-to-hub {name}: no token: log in first (hf auth login), or set HF_TOKEN") from None
+    except HfHubHTTPError as error:
+        status = 0 if error.response is None else error.response.status_code
+        advice = {401: "log in first (hf auth login)", 403: "the token has no right to write there"}.get(status, "")
+        raise PipelineError(f"--push-to-hub {name}: the Hub refused it ({status}): {advice or error}") from error
+    except OSError as error:  # requests' connection errors, and huggingface_hub's offline mode
+        raise PipelineError(
+            f"--push-to-hub {name}: the Hub cannot be reached ({type(error).__name__}): connect, or unset"
+            " HF_HUB_OFFLINE. The export is in its folder"
+        ) from error
     return str(address)
 
 
@@ -99,20 +99,3 @@ def _earlier_files(name: str) -> list[str]:
         return files_in(json.loads(answer.content))
     except (EntryNotFoundError, ValueError):  # missing, or not written by an export
         return []
-
-
-@contextmanager
-def _hub(name: str) -> Iterator[None]:
-    try:
-        yield
-    except LocalTokenNotFoundError:
-        raise PipelineError(f"--push-to-hub {name}: no token: log in first (hf auth login), or set HF_TOKEN") from None
-    except HfHubHTTPError as error:
-        status = 0 if error.response is None else error.response.status_code
-        advice = {401: "log in first (hf auth login)", 403: "the token has no right to write there"}.get(status, "")
-        raise PipelineError(f"--push-to-hub {name}: the Hub refused it ({status}): {advice or error}") from error
-    except OSError as error:  # requests' connection errors, and huggingface_hub's offline mode
-        raise PipelineError(
-            f"--push-to-hub {name}: the Hub cannot be reached ({type(error).__name__}): connect, or unset"
-            " HF_HUB_OFFLINE. The export is in its folder"
-        ) from error

@@ -5,10 +5,7 @@ the backbone reads. int8 is onnxruntime's dynamic quantisation: weights are 8-bi
 quantised at run time.
 """
 
-import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -52,8 +49,8 @@ def quantise(folder: Path) -> None:
 
 
 def _write_graph(trained: Trained, file: Path) -> None:
-    module, example = Answering(trained).eval(), example_of(trained)
-    with warnings.catch_warnings(), _without_hints(), torch.no_grad():
+    module, (example, sizes) = Answering(trained).eval(), traced_inputs(trained)
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion
         # An interrupt during tracing makes an assertion in torch fail.
@@ -63,39 +60,20 @@ def _write_graph(trained: Trained, file: Path) -> None:
                 example,
                 input_names=names_of(trained),
                 output_names=["outputs", trained.answer],
-                dynamic_shapes=(sizes_of(trained),),
+                dynamic_shapes=(sizes,),
                 dynamo=True,
                 verbose=False,
             )
     assert program is not None
     parameters = sum(tensor.numel() for tensor in trained.model.state_dict().values())
     program.save(file, external_data=4 * parameters > _LARGEST_FILE)
-    _strip(file)
-
-
-@contextmanager
-def _without_hints() -> Iterator[None]:
-    """Silence torch's warnings that torchvision is not installed: no model here needs it."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _strip(file: Path) -> None:
-    """Remove the nodes' source locations, which name folders of this machine."""
+    # Remove source locations, which name folders of this machine.
     model = onnx.load(file, load_external_data=False)
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for values in (model.graph.input, model.graph.output, model.graph.value_info, model.graph.initializer):
-        for value in values:
-            value.ClearField("metadata_props")
-            value.ClearField("doc_string")
-    del model.graph.metadata_props[:], model.metadata_props[:]
+    graph = model.graph
+    for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    del graph.metadata_props[:], model.metadata_props[:]
     onnx.save(model, file)
 
 
@@ -132,20 +110,12 @@ class Answering(nn.Module):
         return outputs, answer
 
     def _encode(self, *tensors: Tensor) -> Tensor:
-        if self.most is not None:
-            tensors = cut_middle(tensors, self.most)
+        if (most := self.most) is not None:  # keep the first and last tokens, as :func:`pipeline.data.tokens.tokenise`
+            lengths = tensors[1].sum(dim=1, keepdim=True)
+            positions = torch.arange(tensors[0].shape[1], device=tensors[0].device)[:most].unsqueeze(0)
+            later = (lengths - most).clamp(min=0) * (positions >= head_tokens(most))
+            tensors = tuple(tensor.gather(1, positions + later) for tensor in tensors)
         return self.model.encode(**dict(zip(BACKBONE_INPUTS, tensors, strict=False))).float()
-
-
-def cut_middle(tensors: tuple[Tensor, ...], most: int) -> tuple[Tensor, ...]:
-    """Cut ids, mask and token types (B, T) to a text's first and last tokens, ``most`` in all.
-
-    Cuts like :func:`pipeline.data.tokens.tokenise`; padding is on the right.
-    """
-    lengths = tensors[1].sum(dim=1, keepdim=True)
-    positions = torch.arange(tensors[0].shape[1], device=tensors[0].device)[:most].unsqueeze(0)
-    later = (lengths - most).clamp(min=0) * (positions >= head_tokens(most))
-    return tuple(tensor.gather(1, positions + later) for tensor in tensors)
 
 
 def names_of(trained: Trained) -> list[str]:
@@ -155,14 +125,11 @@ def names_of(trained: Trained) -> list[str]:
     return [f"{kind}_{number}" if several else kind for number in range(1, len(trained.inputs) + 1) for kind in kinds]
 
 
-def example_of(trained: Trained) -> tuple[Tensor, ...]:
-    """Arguments for tracing. Tracing would take sizes of 0 and 1 for constants."""
-    return tuple(torch.ones(3, min(7, trained.backbone.max_length), dtype=torch.long) for _ in names_of(trained))
-
-
-def sizes_of(trained: Trained) -> tuple[dict[int, Dim], ...]:
-    """The dynamic sizes of the arguments: rows, and the length of each input."""
-    rows, names = Dim("rows"), names_of(trained)
-    lengths = [Dim(name, max=trained.backbone.max_length) for name in ("length", "length_2")]
-    kinds = len(names) // len(trained.inputs)
-    return tuple({0: rows, 1: lengths[number // kinds]} for number in range(len(names)))
+def traced_inputs(trained: Trained) -> tuple[tuple[Tensor, ...], tuple[dict[int, Dim], ...]]:
+    """Arguments for tracing, and their dynamic sizes: rows, and the length of each input."""
+    most, count = trained.backbone.max_length, len(names_of(trained))
+    # Tracing would take sizes of 0 and 1 for constants.
+    example = tuple(torch.ones(3, min(7, most), dtype=torch.long) for _ in range(count))
+    rows, lengths = Dim("rows"), [Dim(name, max=most) for name in ("length", "length_2")]
+    kinds = count // len(trained.inputs)
+    return example, tuple({0: rows, 1: lengths[number // kinds]} for number in range(count))

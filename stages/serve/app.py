@@ -39,11 +39,11 @@ B = TypeVar("B", bound=BaseModel)
 PAGE = Path(__file__).parent / "page.html"
 _CLIENT_WENT = 499
 """Nginx's status for a client that disconnects before its answer; counted, never sent."""
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 def make_app(shelf: StoreShelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
@@ -61,13 +61,6 @@ def make_app(shelf: StoreShelf, limits: Limits, hosts: Sequence[str] = ("*",)) -
     app.state.service = service
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(_Counted, metrics=service.metrics)  # last, so it is outermost and counts what others refuse
-    _add_errors(app)
-    _add_routes(app, service)
-    return app
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Give refusals and the framework's errors the same form."""
 
     @app.exception_handler(Refused)
     async def refused(_request: Request, error: Refused) -> JSONResponse:
@@ -76,6 +69,9 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
         return _error(error.status_code, "not_found", f"{request.method} {shortened(request.url.path)}: {error.detail}")
+
+    _add_routes(app, service)
+    return app
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
@@ -160,8 +156,7 @@ class _Counted:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(key.encode(), value.encode()) for key, value in _HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
             await send(message)
 
         try:

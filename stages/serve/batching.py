@@ -53,16 +53,12 @@ class Batcher:
     ) -> None:
         self._max_rows, self._max_wait, self._max_queue, self._observe = max_rows, max_wait, max_queue, observe
         self._jobs: deque[_Job] = deque()
-        self._waiting = 0
+        self.waiting = 0
+        """Rows that no batch has taken yet, counted once per forward pass."""
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Rows that no batch has taken yet, counted once per forward pass."""
-        return self._waiting
 
     @property
     def is_alive(self) -> bool:
@@ -83,10 +79,10 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Closed
-            if self._waiting + job.cost > self._max_queue:
+            if self.waiting + job.cost > self._max_queue:
                 raise QueueFull
             self._jobs.append(job)
-            self._waiting += job.cost
+            self.waiting += job.cost
             self._changed.notify()
         return job.future
 
@@ -121,7 +117,7 @@ class Batcher:
                 jobs.append(job)
             taken = set(jobs)
             self._jobs = deque(job for job in self._jobs if job not in taken)
-            self._waiting -= sum(job.cost for job in jobs)
+            self.waiting -= sum(job.cost for job in jobs)
             return jobs
 
     def _alike(self, oldest: _Job) -> list[_Job]:

@@ -38,15 +38,6 @@ class PredictBody(BaseModel):
         None, description="the other options may stand in here; then even the answer to one text is in a list"
     )
 
-    @property
-    def may_cut(self) -> bool:
-        """Whether texts that are too long may be truncated."""
-        return self.truncate and self.truncation_direction == "right"
-
-    @property
-    def transform(self) -> Transform:
-        return self.function_to_apply or ("none" if self.raw_scores else "softmax")
-
 
 class PredictAllBody(PredictBody):
     """What several tasks are to predict."""

@@ -6,7 +6,7 @@ Imports no model and no web framework, so mistakes are reported before the libra
 import ipaddress
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pipeline.records.store import Store
@@ -19,35 +19,27 @@ from pipeline.system.errors import PipelineError
 class Limits:
     """Limits of the server."""
 
-    max_batch: int = 64
+    max_batch: int = field(default=64, metadata={"bounds": (1, 2**16)})
     "Texts or pairs in a request, and in a forward pass."
-    max_queue: int = 1024
+    max_queue: int = field(default=1024, metadata={"bounds": (1, 2**24)})
     "Texts or pairs that may wait; further requests get 429."
-    max_body: int = 2**20
+    max_body: int = field(default=2**20, metadata={"bounds": (1, 2**30)})
     "Bytes of a request."
-    max_text: int = 2**16
+    max_text: int = field(default=2**16, metadata={"bounds": (1, 2**30)})
     "Characters in a text, even if it may be cut."
-    max_wait: float = 4.0
+    max_wait: float = field(default=4.0, metadata={"bounds": (0, 60_000)})
     "Milliseconds that a request waits for others to share its forward pass."
-    poll: float = 2.0
+    poll: float = field(default=2.0, metadata={"bounds": (0.05, 86_400)})
     "Seconds between two checks of the store."
-    max_models: int = 64
+    max_models: int = field(default=64, metadata={"bounds": (1, 2**20)})
     "Models in memory; others are loaded when they are requested, and replace the least recently used."
 
     def check(self) -> None:
         """Raise a :class:`PipelineError` for the first limit that makes no sense."""
-        for name, least, most in (
-            ("max_body", 1, 2**30),
-            ("max_text", 1, 2**30),
-            ("max_batch", 1, 2**16),
-            ("max_queue", 1, 2**24),
-            ("max_wait", 0, 60_000),
-            ("poll", 0.05, 86_400),
-            ("max_models", 1, 2**20),
-        ):
-            value = getattr(self, name)
+        for limit in fields(self):
+            (least, most), value = limit.metadata["bounds"], getattr(self, limit.name)
             if not least <= value <= most:
-                raise PipelineError(f"--{name.replace('_', '-')} {value:g}: give {least} to {most}")
+                raise PipelineError(f"--{limit.name.replace('_', '-')} {value:g}: give {least} to {most}")
         if self.max_queue < self.max_batch:
             raise PipelineError(f"--max-queue {self.max_queue}: give at least --max-batch ({self.max_batch})")
 

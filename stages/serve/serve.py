@@ -3,11 +3,10 @@
 import signal
 import socket
 import traceback
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +121,19 @@ class ServedModel:
     def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
         """One answer per row (a text or pair, and whether it may be cut), or TooLong if it may not but would be."""
         model = self.model
-        uncut = [number for number, (_, truncate) in enumerate(rows) if not truncate]
-        lengths = dict(zip(uncut, model.lengths([rows[number][0] for number in uncut]), strict=True)) if uncut else {}
-        long = {number: length for number, length in lengths.items() if length > model.max_length}
-        kept = [number for number in range(len(rows)) if number not in long]
+        lengths = iter(model.lengths([text for text, truncate in rows if not truncate]))
+        most, tokens = model.max_length, [0 if truncate else next(lengths) for _, truncate in rows]
+        texts = [text for (text, _), count in zip(rows, tokens, strict=True) if count <= most]
         # The queue limits the batch, so one forward pass answers it.
-        texts = [rows[number][0] for number in kept]
-        predicted = dict(zip(kept, model.predict(texts, batch_size=max(1, len(texts))), strict=True))
+        answers = map(answer_of, model.predict(texts, batch_size=max(1, len(texts))))
         return [
             TooLong(
-                f"has {long[number]} tokens, and {model.task} reads {model.max_length}: shorten it, or send"
+                f"has {count} tokens, and {model.task} reads {most}: shorten it, or send"
                 ' "truncate": true to have its end cut'
             )
-            if number in long
-            else answer_of(predicted[number])
-            for number in range(len(rows))
+            if count > most
+            else next(answers)
+            for count in tokens
         ]
 
 
@@ -166,8 +163,7 @@ class StoreShelf:
         self._pinned = {task: run for task, run in named.items() if run}
         self._named_default = next((f"{task}@{run}" if run else task for task, run in named.items()), None)
         self._most = most
-        self._ticks, self._asked = count(), dict[Key, int]()
-        self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
+        self._memory = OrderedDict({_key(base.artifact): ServedModel(base)})  # the least recently used first
         self._failed = set[Key]()
         self._listing = _Listing()
         self._told = set[str]()
@@ -242,10 +238,7 @@ class StoreShelf:
     def find(self, name: str) -> ServedModel | None:
         """The model of a task or TASK@RUN if it is in memory."""
         artifact = self._artifact(name)
-        if artifact is None:
-            return None
-        self._asked[_key(artifact)] = next(self._ticks)
-        return self._memory.get(_key(artifact))
+        return None if artifact is None else self._used(_key(artifact))
 
     def load(self, name: str) -> ServedModel:
         """Like :meth:`find`, but loads the model if needed; KeyError if unknown, PipelineError if damaged."""
@@ -326,25 +319,28 @@ class StoreShelf:
                 return best
         return None
 
+    def _used(self, key: Key) -> ServedModel | None:
+        """The model if it is in memory, which is now the most recently used."""
+        with suppress(KeyError):
+            self._memory.move_to_end(key)
+        return self._memory.get(key)
+
     def _load(self, artifact: Artifact) -> ServedModel:
-        key = _key(artifact)
-        if key not in self._memory:
-            model = self._base.sibling(artifact)
-            if model.artifact != artifact:
-                raise PipelineError(f"{artifact.folder}: changed while it was read")
-            self._memory[key] = ServedModel(model)
-        self._asked[key] = next(self._ticks)
-        return self._memory[key]
+        if (served := self._used(_key(artifact))) is not None:
+            return served
+        model = self._base.sibling(artifact)
+        if model.artifact != artifact:
+            raise PipelineError(f"{artifact.folder}: changed while it was read")
+        return self._memory.setdefault(_key(artifact), ServedModel(model))
 
     def _forget(self) -> None:
         """Drop models that the store no longer has, and the least recently used ones if there are too many."""
         listing = self._listing
         served = {_key(artifact) for artifact in (*listing.best.values(), *listing.runs.values())}
-        gone = [key for key in self._memory if key not in served]
-        kept = sorted((key for key in self._memory if key in served), key=lambda key: self._asked.get(key, -1))
-        for key in [*gone, *kept[: max(0, len(kept) - self._most)]]:
+        in_memory = list(self._memory)  # copied, because requests move models to its end meanwhile
+        kept = [key for key in in_memory if key in served]
+        for key in {*in_memory} - {*kept[-self._most :]}:
             del self._memory[key]
-        self._asked = {key: tick for key, tick in list(self._asked.items()) if key in self._memory}
 
     def _artifact(self, name: str) -> Artifact | None:
         listing = self._listing

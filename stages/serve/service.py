@@ -131,11 +131,13 @@ class Service:
     async def predict(self, model: Any, body: PredictBody) -> list[Any]:
         """The answer to one text or pair, or a list of answers to several."""
         texts, single = self.read(model, body.inputs)
-        results = await self.compute(model.answers, [(text, body.may_cut) for text in texts])
+        may_cut = body.truncate and body.truncation_direction == "right"
+        results = await self.compute(model.answers, [(text, may_cut) for text in texts])
         for number, result in enumerate(results):
             if isinstance(result, TooLong):
                 raise too_large(f"{_where(number, single)} {result}")
-        listed = [result.listed(body.transform, body.top_k) for result in results]
+        transform = body.function_to_apply or ("none" if body.raw_scores else "softmax")
+        listed = [result.listed(transform, body.top_k) for result in results]
         return listed[0] if single and body.parameters is None else listed
 
     def read(self, model: Any, inputs: Any, single_name: str = "inputs") -> tuple[list[Text], bool]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel
 
-from pipeline.models.attention_maps import attention_maps, one_input
+from pipeline.models.attention_maps import attention_maps
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.lean import make_lean
 from pipeline.system.errors import PipelineError
@@ -342,11 +342,13 @@ def test_they_are_the_mean_over_heads_of_eager_attention(family: str, pooling: A
     backbone = open_backbone(str(folder))
     encoder = backbone.load()
     make_lean(encoder, pooling)  # with CLS pooling the last layer else answers for the first token alone
-    inputs, tokens = one_input(backbone.tokenizer, "the film is good", max_length=24)
-    maps = attention_maps(encoder.eval(), inputs, [1, 2])
+    tokens, maps = attention_maps(encoder.eval(), backbone.tokenizer, "the film is good", max_length=24)
+    types = backbone.tokenizer.token_types
+    inputs = backbone.tokenizer.fast("the film is good", return_tensors="pt", return_token_type_ids=types)
     eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.inference_mode():
         expected = eager(**inputs, output_attentions=True).attentions
+    assert [*maps] == sorted({1, 2, len(expected)})
     for layer, found in maps.items():
         assert found.shape == (len(tokens), len(tokens))
         assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)

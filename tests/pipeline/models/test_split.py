@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from pipeline.models.heads import build_head
 from pipeline.models.layout import layers_of, split_encoder
 from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import MultitaskModel, SplitModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden
 
@@ -81,7 +81,7 @@ def test_one_pass_through_the_shared_layers_serves_all(top: int, pooling: str, e
     ran = []
     layers_of(encoder)[0].register_forward_hook(lambda *_: ran.append(1))
     with torch.no_grad():
-        found = SplitModel(list(made.values()), top)(input_ids=IDS, attention_mask=mask)
+        found = JointModel(list(made.values()), top)(input_ids=IDS, attention_mask=mask)
         assert len(ran) == 1
         expected = torch.cat([model(input_ids=IDS, attention_mask=mask) for model in made.values()], dim=-1)
     assert torch.allclose(found, expected, atol=1e-6)

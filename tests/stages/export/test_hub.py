@@ -134,6 +134,6 @@ def test_what_the_hub_refuses_is_one_message(
 
 
 @pytest.mark.parametrize("name", ["films", "me/films/more", "me/..films", "", "me/fi lms", "-me/films"])
-def test_names_that_no_repository_can_have_are_refused(name: str) -> None:
+def test_names_that_no_repository_can_have_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="--push-to-hub"):
-        hub.check_name(name)
+        hub.check("films", "auto", tmp_path / "out", name, tmp_path, tmp_path)

@@ -92,11 +92,10 @@ def test_what_is_traced_answers_as_torch_does(
     """The graph before it is translated, which takes longer: rows and lengths are free, and nothing is a constant."""
     trained = random_model(shallow(family), task_of(task), tmp_path, **settings)
     module = onnx_format.Answering(trained)
+    example, sizes = onnx_format.traced_inputs(trained)
     with torch.no_grad():
-        module(*onnx_format.example_of(trained))
-        program = torch.export.export(
-            module, onnx_format.example_of(trained), dynamic_shapes=(onnx_format.sizes_of(trained),)
-        ).module()
+        module(*example)
+        program = torch.export.export(module, example, dynamic_shapes=(sizes,)).module()
         for rows, length in ((1, 2), (2, 23), (5, 11)):
             tensors = list(_inputs(trained, rows, length))
             for found, expected in zip(program(*tensors), module(*tensors), strict=True):
@@ -113,7 +112,7 @@ def test_the_script_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, 
 
 def _inputs(trained: Trained, rows: int, length: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(rows)
-    kinds = len(onnx_format.example_of(trained)) // len(trained.inputs)
+    kinds = len(onnx_format.names_of(trained)) // len(trained.inputs)
     for number in range(len(trained.inputs)):
         tokens = torch.randint(5, 20, (rows, length + number), generator=generator)
         mask = torch.ones_like(tokens)
