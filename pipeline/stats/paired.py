@@ -228,12 +228,9 @@ def _with_deviating_rows(metric: Metric, predictions: np.ndarray, labels: np.nda
         for own in classes:  # now right, or mistaken for the largest other class
             rows = np.flatnonzero(labels == own)[:most]
             changes += [(rows, answer) for answer in (own, *classes[classes != own][-1:])]
-    scores = []
-    for rows, answer in changes:
-        changed = predictions.copy()
-        changed[rows] = answer
-        scores.append(METRICS[metric].score(changed, labels))
-    return scores
+    places = np.arange(len(labels))
+    changed = [np.where(np.isin(places, rows), answer, predictions) for rows, answer in changes]
+    return [METRICS[metric].score(answers, labels) for answers in changed]
 
 
 def _independent(rows: np.ndarray, groups: np.ndarray | None) -> float:

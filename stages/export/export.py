@@ -35,8 +35,6 @@ FormatName = Literal["onnx", "adapterhub"]
 """Each is a module of this package with ``write``, which raises a :class:`PipelineError` if it cannot hold a model."""
 
 _DEV_ROWS, _DRAWN_ROWS = 200, 24
-CARD = "README.md"
-TEMPLATE = Path(__file__).parent / "card.md.jinja"
 _KINDS = {"adapter": "adapter", "merge": "merged adapter", "frozen": "head on a frozen encoder"}
 
 
@@ -344,7 +342,7 @@ def _write_card(
     )
     card = ModelCard.from_template(
         metadata,
-        template_path=str(TEMPLATE),
+        template_path=str(Path(__file__).parent / "card.md.jinja"),
         trained=trained,
         task=task,
         recipe=trained.recipe,
@@ -361,4 +359,4 @@ def _write_card(
         code=lambda names: ", ".join(f"`{name}`" for name in names),
         count=lambda rows: "not recorded" if rows is None else f"{rows:,}",
     )
-    write_text(folder / CARD, f"{card}\n")
+    write_text(folder / "README.md", f"{card}\n")

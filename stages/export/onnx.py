@@ -24,14 +24,13 @@ from pipeline.training.objectives import objective_of
 from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
 
 MODEL_FILE = "model.onnx"
-SCRIPT_SOURCE = Path(__file__).parent / "scripts" / "run_onnx.py"
 _LARGEST_FILE = 1_900_000_000  # bytes; protobuf ends at 2 GiB, so larger weights go into a separate file
 
 
 def write(trained: Trained, folder: Path) -> Written:
     """Write the graph in fp32, the tokenizer's files and the script that runs the model."""
     write_json(folder / TASK_FILE, trained.described())
-    (folder / SCRIPT).write_bytes(SCRIPT_SOURCE.read_bytes())
+    (folder / SCRIPT).write_bytes((Path(__file__).parent / "scripts" / "run_onnx.py").read_bytes())
     trained.write_tokenizer(folder)
     _write_graph(trained, folder / MODEL_FILE)
     return Written(code="from run import answer", library="onnx")

@@ -26,13 +26,9 @@ class _Job:
 
     work: Work
     rows: Sequence[Any]
-    passes: int
+    cost: int  # its rows, counted once per forward pass
     future: Future[list[Any]] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
-
-    @property
-    def cost(self) -> int:
-        return len(self.rows) * self.passes
 
 
 class Batcher:
@@ -75,7 +71,7 @@ class Batcher:
             QueueFull: the queue has no room for the rows.
             Closed: :meth:`close` was called.
         """
-        job = _Job(work, rows, passes)
+        job = _Job(work, rows, len(rows) * passes)
         with self._changed:
             if self._closed:
                 raise Closed
