@@ -23,11 +23,7 @@ def run(setting: Setting) -> Report:
             return study.seconds(1, "--executor=ray", f"--address={address}")
 
     found = interleave(
-        {
-            "one process": lambda: study.seconds(1),
-            "Ray, one node": lambda: seconds_on(1),
-            _TWO: lambda: seconds_on(2),
-        },
+        {"one process": lambda: study.seconds(1), "Ray, one node": lambda: seconds_on(1), _TWO: lambda: seconds_on(2)},
         setting.repeats,
     )
     table: list[Row] = [

@@ -30,11 +30,7 @@ def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
 
 
 def add_fusion(
-    backbone: PreTrainedModel,
-    sources: Mapping[str, SavedModules],
-    recipe: Recipe,
-    task: str,
-    anchor: str | None = None,
+    backbone: PreTrainedModel, sources: Mapping[str, SavedModules], recipe: Recipe, task: str, anchor: str | None = None
 ) -> None:
     """Load the adapters ``sources``, by name, and add a fresh, active, trainable fusion for ``task`` over them.
 
