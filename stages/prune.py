@@ -42,7 +42,22 @@ def prune(
     if process_count() > 1:
         raise PipelineError("prune trains nothing and runs in one process: start it without accelerate launch")
     task = workspace.task(target)
-    fusion = _fusion(task, using, workspace)
+    fusions = [a for a in workspace.store.artifacts() if (a.manifest.kind, a.manifest.task) == ("fusion", task.name)]
+    if using != "fusion":
+        candidates = [artifact for artifact in fusions if artifact.manifest.run == using]
+    else:  # by itself never one that was pruned, or pruning again would prune that
+        candidates = [artifact for artifact in fusions if artifact.manifest.pruned_from is None]
+        if workspace.backbone_name:
+            weights = workspace.backbone.weights_hash
+            candidates = [artifact for artifact in candidates if artifact.manifest.backbone_weights == weights]
+    fusion = best_of(candidates, "fusion", task)
+    if fusion is None:
+        wanted = "fusion" if using == "fusion" else f"fusion {using}"
+        on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""
+        raise PipelineError(
+            f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
+            f" with python -m pipeline fuse --target {task.name}"
+        )
     workspace = on_own_backbone(workspace, fusion)
     count = len(fusion.manifest.sources)
     if not 1 <= keep < count:
@@ -191,24 +206,3 @@ def shares_of(record: RunRecord, workspace: Workspace) -> dict[str, float]:
     """By source of the fusion that a pruned one was made from, its mean share there."""
     curve = workspace.ledger.curve(record.run).iloc[0]
     return {str(name).removeprefix(_SHARE): float(curve[name]) for name in curve.index if str(name).startswith(_SHARE)}
-
-
-def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
-    """The fusion that ``using`` means; by itself never one that was pruned, or pruning again would prune that."""
-    fusions = [a for a in workspace.store.artifacts() if (a.manifest.kind, a.manifest.task) == ("fusion", task.name)]
-    if using != "fusion":
-        candidates = [artifact for artifact in fusions if artifact.manifest.run == using]
-    else:
-        candidates = [artifact for artifact in fusions if artifact.manifest.pruned_from is None]
-        if workspace.backbone_name:
-            weights = workspace.backbone.weights_hash
-            candidates = [artifact for artifact in candidates if artifact.manifest.backbone_weights == weights]
-    best = best_of(candidates, "fusion", task)
-    if best is None:
-        wanted = "fusion" if using == "fusion" else f"fusion {using}"
-        on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""
-        raise PipelineError(
-            f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
-            f" with python -m pipeline fuse --target {task.name}"
-        )
-    return best
