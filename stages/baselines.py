@@ -5,7 +5,7 @@ They are fitted on the task's labelled rows that trained the model, which its ha
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ class Baseline:
     """Why it was not fitted; empty if it was."""
     score: float | None = None
     interval: tuple[float, float] | None = None
-    """95 %, as that of the model."""
+    """95 %, as that of the model; None for one answer to all rows, but under accuracy."""
     gain: float | None = None
     """The model's score minus this one."""
     gain_interval: tuple[float, float] | None = None
@@ -112,8 +112,12 @@ def baselines(
             Scoring(task, selecting, recipe, backbone, accelerator).choose_threshold(model)
         return Scoring(task, rows, recipe, backbone, accelerator).predict(model).values
 
+    constant = scored(f"always {always}", lambda: np.full(len(rows), usual), "")
+    if task.metric != "accuracy" and task.kind != "labels":
+        # The interval allows for another answer to a few rows, which this system never gives.
+        constant = replace(constant, interval=None)
     return (
-        scored(f"always {always}", lambda: np.full(len(rows), usual), ""),
+        constant,
         scored(f"words (TF-IDF), {regression} regression", of_words),
         scored(f"frozen vectors, {regression} regression", of_vectors),
     )

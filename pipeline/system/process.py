@@ -39,7 +39,7 @@ def set_up() -> None:
     """
     for library in ("TRANSFORMERS", "HF_HUB"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    for name in ("adapters", "torch.onnx", "onnxruntime.quantization"):
+    for name in ("adapters", "onnxruntime.quantization"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # OpenMP's threads spin while they wait for each other. On a shared machine, long spinning made a training step up
     # to 15 times slower; sleeping at once costs a fifth on a free machine, half with small models. A short spin costs

@@ -5,6 +5,7 @@ the backbone reads. int8 is onnxruntime's dynamic quantisation: weights are 8-bi
 quantised at run time.
 """
 
+import logging
 import warnings
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def _write_graph(trained: Trained, file: Path) -> None:
     module, (example, sizes) = Answering(trained).eval(), traced_inputs(trained)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # importing torch has set it; no model needs torchvision
         module(*example)  # joins the adapters of a fusion
         # An interrupt during tracing makes an assertion in torch fail.
         with DeferredInterrupts():
