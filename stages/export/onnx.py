@@ -52,7 +52,7 @@ def _write_graph(trained: Trained, file: Path) -> None:
     module, (example, sizes) = Answering(trained).eval(), traced_inputs(trained)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # importing torch has set it; no model needs torchvision
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # torch sets it; torchvision is not needed
         module(*example)  # joins the adapters of a fusion
         # An interrupt during tracing makes an assertion in torch fail.
         with DeferredInterrupts():
