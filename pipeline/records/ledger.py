@@ -252,6 +252,15 @@ class Ledger:
             with writing(mark):
                 mark.touch()
 
+    def tidy(self, run: str) -> None:
+        """Remove what a process left that was killed when it had just finished the run, where that is possible."""
+        clear_leftovers(self.folder(run))
+        checkpoint = self.checkpoint_file(run).parent
+        if checkpoint.exists():
+            with suppress(PipelineError), self.lock(run):
+                if not (checkpoint / "again").exists():  # else it is trained again
+                    self.drop_checkpoint(run)
+
     def drop_checkpoint(self, run: str) -> None:
         """Delete the checkpoint, so that the run starts from the beginning."""
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)

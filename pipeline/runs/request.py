@@ -20,7 +20,6 @@ from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
-from pipeline.system.atomic import clear_leftovers
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, processor
@@ -188,8 +187,7 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     """
     ledger = run.workspace.ledger
     if not force and (record := on_main_process(run.finished)) is not None:
-        # A process that was killed just after it finished the run may have left a half-written file.
-        on_main_process(lambda: clear_leftovers(ledger.folder(run.name)))
+        on_main_process(lambda: ledger.tidy(run.name))
         return Made(record, is_new=False)
     # If several processes train this run together, one holds the lock against other commands.
     with ExitStack() as held:

@@ -90,6 +90,8 @@ def refusal(error: OSError) -> str | None:
     """Why the machine refused, in words; None if the program may be at fault."""
     if (error.strerror or "").startswith("No usable temporary directory"):  # Python's own; torch needs one
         return f"{error.strerror}: free some space in one of these, or name another folder in TMPDIR"
+    if str(error).startswith("Matplotlib requires access to a writable"):  # its error has no number
+        return str(error)
     # If our file is missing or already there, the program may well be at fault.
     reasons = {**OF_ONE_FILE, errno.ENOENT: None, errno.EEXIST: None, **REFUSALS}
     return reasons.get(error.errno or 0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -47,6 +48,7 @@ def plain_outputs(model: TransferModel, split: TokenisedSplit) -> Tensor:
 
 
 def outputs(model: TransferModel, split: TokenisedSplit, batch_size: int = 7) -> Tensor:
+    AcceleratorState._reset_state()  # an earlier test may have chosen bf16
     return mean_outputs(model, [split], batch_size=batch_size, pad_token_id=0, accelerator=Accelerator(cpu=True))
 
 
