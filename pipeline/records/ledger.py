@@ -255,10 +255,14 @@ class Ledger:
     def tidy(self, run: str) -> None:
         """Remove what a process left that was killed when it had just finished the run, where that is possible."""
         clear_leftovers(self.folder(run))
-        checkpoint = self.checkpoint_file(run).parent
-        if checkpoint.exists():
+        checkpoint, record = self.checkpoint_file(run), self.folder(run) / "run.json"
+        if checkpoint.parent.exists():
             with suppress(PipelineError), self.lock(run):
-                if not (checkpoint / "again").exists():  # else it is trained again
+                is_newer = (
+                    checkpoint.exists() and record.exists() and checkpoint.stat().st_mtime > record.stat().st_mtime
+                )
+                # Else it is trained again: its model was lost, or with --force.
+                if not is_newer and not checkpoint.with_name("again").exists():
                     self.drop_checkpoint(run)
 
     def drop_checkpoint(self, run: str) -> None:
