@@ -36,7 +36,7 @@ class Baseline:
     """Why it was not fitted; empty if it was."""
     score: float | None = None
     interval: tuple[float, float] | None = None
-    """95 %, as that of the model; None for one answer to all rows, but under accuracy."""
+    """95 % confidence interval; None for a constant answer, except under accuracy and for label sets."""
     gain: float | None = None
     """The model's score minus this one."""
     gain_interval: tuple[float, float] | None = None

@@ -52,7 +52,7 @@ class Columns:
 
 def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), label: str | None = None) -> Columns:
     """The columns of texts and labels: as given, else by name, else by content."""
-    # A header that has the given columns is one, whatever stands beside them. Else a title may precede it.
+    # If the table has the columns that the user named, its header was found. Otherwise a title may precede the header.
     is_header = bool(text) and {*text, label} <= {*table.columns}
     if not is_header and 2 * sum(map(is_unnamed, table.columns)) > len(table.columns):
         raise _unnamed(table, where)

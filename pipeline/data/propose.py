@@ -398,7 +398,7 @@ def _spelling(text: str) -> str:
 
 
 def _texts_by(rows: pd.DataFrame, key: Callable[[str], str]) -> list[tuple[str, ...]]:
-    """The ``key`` of a row's text, or those of its two texts, for every row."""
+    """For every row, ``key`` applied to its text or to both of its texts."""
     return [*zip(*(map(key, rows[column]) for column in _TEXTS if column in rows), strict=True)]
 
 

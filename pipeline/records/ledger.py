@@ -256,14 +256,15 @@ class Ledger:
         """Remove what a process left that was killed when it had just finished the run, where that is possible."""
         clear_leftovers(self.folder(run))
         checkpoint, record = self.checkpoint_file(run), self.folder(run) / "run.json"
-        if checkpoint.parent.exists():
-            with suppress(PipelineError), self.lock(run):
-                is_newer = (
-                    checkpoint.exists() and record.exists() and checkpoint.stat().st_mtime > record.stat().st_mtime
-                )
-                # Else it is trained again: its model was lost, or with --force.
-                if not is_newer and not checkpoint.with_name("again").exists():
-                    self.drop_checkpoint(run)
+        if not checkpoint.parent.exists():
+            return
+        with suppress(PipelineError), self.lock(run):
+            # The run is trained again with --force (then it is marked), or because its model was lost.
+            is_needed = checkpoint.with_name("again").exists()
+            if checkpoint.exists() and record.exists():
+                is_needed |= checkpoint.stat().st_mtime > record.stat().st_mtime
+            if not is_needed:
+                self.drop_checkpoint(run)
 
     def drop_checkpoint(self, run: str) -> None:
         """Delete the checkpoint, so that the run starts from the beginning."""

@@ -302,7 +302,7 @@ class FusionGain:
     best: list[Adapter | None]
     """The best of the fusion's adapters with a known score on the target; None if there is none."""
     steps_added: float
-    """Steps beyond those of the adapters, mean over seeds."""
+    """Optimiser steps of the fusion itself, without those of its adapters; mean over seeds."""
     comparison: Comparison | None = None
     """Test against the best adapters; None unless their predictions are kept."""
 

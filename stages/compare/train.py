@@ -25,7 +25,7 @@ from stages.compare.remote import POLL_SECONDS, Ended, RemoteJob, appeared
 
 
 def train(jobs: Jobs, progress: Progress, pool: Pool | None = None) -> None:
-    """Train every missing job in ``pool``, or in this process, or note why it fails.
+    """Train every missing job in ``pool``, by default this process, or record why it fails.
 
     A job starts as soon as all jobs that it builds on have ended. Runs that other commands are training come last: this
     command takes them from the ledger, or trains them if the other command has not finished them.
