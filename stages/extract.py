@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact
 from pipeline.runs.probing import MOST_ROWS, ProbeScore, probe_score
 from pipeline.runs.request import Made, RunRequest, get_or_train
 from pipeline.runs.sources import starting_adapters, why_not_started_from
@@ -58,42 +59,50 @@ def extract(
     """
     if without_rows_of:
         workspace = workspace.apart_from(without_rows_of)
-    own = workspace.task(task)
-    note_ignored(given, f"an adapter of kind '{recipe.adapter.kind}' for task '{own.name}'", [(recipe, own)])
-    if soup > 1:
-        resolved = workspace.resolve(recipe, own)
-        if why := why_not_started_from(resolved, own.is_pair, resolved):
+    wanted = Extraction(workspace.task(task), recipe, workspace, seed, limit, start_from)
+    wanted.note_ignored(given)
+    run = wanted.runs()[0] if soup == 1 else wanted.soup(soup, force)
+    return trained(run, force, probed)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """An adapter for ``task`` that is to be trained, once or several times from one start."""
+
+    task: Task
+    recipe: Recipe
+    workspace: Workspace
+    seed: int
+    limit: int | None
+    start_from: str | None
+
+    def runs(self, count: int = 1) -> list[TrainingRun]:
+        """Runs of the adapter that differ only in the order of batches and in dropout."""
+        task, text = self.task, self.start_from
+        place = task, self.recipe, self.workspace, self.seed, self.limit
+        starts = () if text is None else starting_adapters(text, *place)
+        is_named = text != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
+        recipes = [self.recipe.changed({"reshuffle": number} if number else {}) for number in range(count)]
+        chosen = {"adapters": starts, "in_turn": is_named, "tested": False}
+        requests = [RunRequest.single("adapter", task, each, self.seed, self.limit, **chosen) for each in recipes]
+        return [TrainingRun(request, self.workspace) for request in requests]
+
+    def train(self, count: int, force: bool = False) -> tuple[Artifact, ...]:
+        """Train ``count`` adapters (:meth:`runs`)."""
+        return tuple(self.workspace.adapter_of(run.get(force)) for run in self.runs(count))
+
+    def soup(self, count: int, force: bool) -> TrainingRun:
+        """Train ``count`` adapters; returns the run that takes the mean of their weights and heads."""
+        resolved = self.workspace.resolve(self.recipe, self.task)
+        if why := why_not_started_from(resolved, self.task.is_pair, resolved):
             raise PipelineError(f"--soup merges adapters, and one of this recipe {why}")
-    made = experts(own, recipe, workspace, seed=seed, limit=limit, start_from=start_from, count=soup, force=force)
-    if soup == 1:
-        return trained_as(made[0], own, workspace, probed)
-    adapters = tuple(workspace.adapter_of(each.record) for each in made)
-    request = RunRequest.single("merge", own, recipe.changed({"merge": "mean"}), seed, limit, adapters=adapters)
-    return trained_as(get_or_train(TrainingRun(request, workspace), force), own, workspace, probed)
+        mean, adapters = self.recipe.changed({"merge": "mean"}), self.train(count, force)
+        request = RunRequest.single("merge", self.task, mean, self.seed, self.limit, adapters=adapters)
+        return TrainingRun(request, self.workspace)
 
-
-def experts(
-    task: Task,
-    recipe: Recipe,
-    workspace: Workspace,
-    *,
-    seed: int,
-    limit: int | None,
-    start_from: str | None,
-    count: int,
-    force: bool = False,
-) -> list[Made[RunRecord]]:
-    """Train ``count`` adapters for ``task`` that differ only in the order of batches and in dropout."""
-    starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed, limit)
-    is_named = start_from != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
-    made = []
-    for number in range(count):
-        again = recipe.changed({"reshuffle": number} if number else {})
-        request = RunRequest.single(
-            "adapter", task, again, seed, limit, adapters=starts, in_turn=is_named, tested=False
-        )
-        made.append(get_or_train(TrainingRun(request, workspace), force))
-    return made
+    def note_ignored(self, given: Collection[str]) -> None:
+        kind = self.recipe.adapter.kind
+        note_ignored(given, f"an adapter of kind '{kind}' for task '{self.task.name}'", [(self.recipe, self.task)])
 
 
 def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
@@ -104,18 +113,18 @@ def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Reci
         notice(f"note: {flags}: no effect on {what}")
 
 
-def trained_as(made: Made[RunRecord], task: Task, workspace: Workspace, probed: bool) -> Trained:
-    """``made``, whose files are whole, with its :attr:`Trained.probe` if that is asked for.
+def trained(run: TrainingRun, force: bool, probed: bool) -> Trained:
+    """Find or train ``run``, with its :attr:`Trained.probe` if that is asked for.
 
     Raises:
         PipelineError: a file of a run that had already finished was changed.
     """
-    record, trained = made.record, made.record.recipe
+    made = get_or_train(run, force)
+    record, recipe, workspace = made.record, made.record.recipe, run.workspace
     if not made.is_new:
         workspace.adapter_of(record).verify()
-    if not (probed and made.is_new) or record.own.train_rows > MOST_ROWS or trained.permute_labels:
+    if not (probed and made.is_new) or record.own.train_rows > MOST_ROWS or recipe.permute_labels:
         return Trained(record, made.is_new, None)
-    recipe = workspace.resolve(trained.as_probe, task)
-    data = workspace.splits.of(task, record.own.limit, record.seed, trained.extra)
-    backbone, accelerator = workspace.backbone_for(recipe), make_accelerator(recipe.precision)
-    return Trained(record, True, probe_score(task, data, recipe, backbone, accelerator))
+    recipe = workspace.resolve(recipe.as_probe, run.task)
+    data, accelerator = run.data[run.task.name], make_accelerator(recipe.precision)
+    return Trained(record, True, probe_score(run.task, data, recipe, workspace.backbone_for(recipe), accelerator))

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import BEST
-from pipeline.runs.request import RunRequest, get_or_train
+from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -12,8 +12,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
-from stages.extract import Trained, note_ignored, trained_as
-from stages.extract import experts as train_experts
+from stages.extract import Extraction, Trained, note_ignored, trained
 
 
 def fuse(
@@ -66,8 +65,7 @@ def fuse(
     rows = limit if target_limit is None else target_limit
     if recipe.form.of_target:
         start, own_recipe = BEST if names is None else ",".join(map(str, names)), fusion.adapter_recipe(fusion.task)
-        made = train_experts(fusion.task, own_recipe, workspace, seed=seed, limit=rows, start_from=start, count=experts)
-        chosen = tuple(workspace.adapter_of(each.record) for each in made)
+        chosen = Extraction(fusion.task, own_recipe, workspace, seed, rows, start).train(experts)
         own = None
     else:
         chosen = fusion.choose(names, seed)
@@ -80,7 +78,7 @@ def fuse(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
-    return trained_as(get_or_train(run, force), fusion.task, workspace, probed)
+    return trained(run, force, probed)
 
 
 def _train_missing(
@@ -108,5 +106,5 @@ def _train_missing(
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
         notice(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}")
     for name, run in runs.items():
-        record = get_or_train(run).record
+        record = run.get()
         notice(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}")

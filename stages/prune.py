@@ -202,7 +202,14 @@ class _Pruning:
 _SHARE = "share of "
 
 
-def shares_of(record: RunRecord, workspace: Workspace) -> dict[str, float]:
-    """By source of the fusion that a pruned one was made from, its mean share there."""
-    curve = workspace.ledger.curve(record.run).iloc[0]
-    return {str(name).removeprefix(_SHARE): float(curve[name]) for name in curve.index if str(name).startswith(_SHARE)}
+def shares_of(record: RunRecord, workspace: Workspace) -> dict[str, dict[str, float]]:
+    """The mean shares of the sources that a pruned fusion "keeps" and "leaves out", in the fusion it was made from."""
+    curve, form = workspace.ledger.curve(record.run).iloc[0], record.recipe.form
+    kept = {*form.names_of(record.sources), *([record.task] if form.trains_own else [])}
+    shares = {
+        name.removeprefix(_SHARE): float(curve[name]) for name in map(str, curve.index) if name.startswith(_SHARE)
+    }
+    return {
+        "keeps": {name: share for name, share in shares.items() if name in kept},
+        "leaves out": {name: share for name, share in shares.items() if name not in kept},
+    }

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.settings.parts import gates_text
@@ -54,7 +55,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: one_line(str(value)),  # quoted text must not start a new line
     )
-    environment.filters |= {"f": format, "few": few, "columns": columns, "setting": _setting}
+    environment.filters |= {"f": format, "few": few, "gates": gates_text, "columns": columns, "setting": _setting}
     return environment
 
 
@@ -72,7 +73,7 @@ def print_run(
     record: RunRecord,
     as_json: bool,
     is_new: bool = True,
-    shares: Mapping[str, float] | None = None,
+    shares: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     probe: ProbeScore | None = None,
 ) -> None:
     """Print a run's scores, cost and folder, and for a gated fusion what the linear probes chose.
@@ -80,12 +81,10 @@ def print_run(
     Args:
         is_new: whether this command made the run; otherwise it was already finished.
         probe: the score without training.
-        shares: for a pruned fusion, the share of each source in the fusion that it comes from.
+        shares: for a pruned fusion, see :func:`stages.prune.shares_of`.
     """
     opened = {task: gate for task, gate in record.gates.items() if gate}
     offered = dict.fromkeys(source["task"] for source in record.chosen_from) if record.gates else {}
-    form = record.recipe.form
-    kept = {*form.names_of(record.sources), *([record.task] if form.trains_own else [])}
     print_filled(
         "run",
         {**record.summary(), **({"probe": probe._asdict()} if probe else {})},
@@ -94,12 +93,10 @@ def print_run(
         record=record,
         rows=dev_rows(record),
         is_new=is_new,
-        opened=gates_text(opened) if opened else "",
+        opened=opened,
         closed=[task for task in record.gates if task not in opened],  # trained nevertheless
         left_out=[task for task in offered if task not in (*record.gates, record.anchor, record.task)],
-        shares=shares or {},
-        kept=kept,
-        left=(shares or {}).keys() - kept,
+        shares=shares,
     )
 
 

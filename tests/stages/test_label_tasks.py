@@ -11,14 +11,15 @@ import pytest
 from sklearn.metrics import f1_score
 
 from pipeline import load
-from pipeline.runs.request import Made
+from pipeline.runs.probing import probe_score
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import make_accelerator
 from stages.check_task import check_task
 from stages.ensemble import ensemble
 from stages.explain import answer_of
 from stages.export.export import export, script_of
-from stages.extract import extract, trained_as
+from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import evaluate, predict
 from tests.nano import BAD, GOOD, THINGS
@@ -166,8 +167,11 @@ def test_a_score_of_rows_without_labels_is_told_beside_its_baselines(own, adapte
 
 def test_a_baseline_tunes_its_threshold_as_the_model_does(own, adapter) -> None:
     *_, vectors = evaluate("moods", own, using=adapter.run, split="dev", with_baselines=True).baselines
-    probe = trained_as(Made(adapter, is_new=True), own.task("moods"), own, probed=True).probe
-    assert probe is not None and vectors.score == pytest.approx(probe.dev, abs=1e-6)
+    task = own.task("moods")
+    recipe = own.resolve(adapter.recipe.as_probe, task)
+    data = own.splits.of(task, adapter.own.limit, adapter.seed)
+    probe = probe_score(task, data, recipe, own.backbone, make_accelerator(recipe.precision))
+    assert vectors.score == pytest.approx(probe.dev, abs=1e-6)
 
 
 def test_a_study_compares_methods_on_label_sets(own, run, data_folder, tmp_path) -> None:

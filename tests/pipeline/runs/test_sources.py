@@ -226,10 +226,9 @@ def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspa
 def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anew only where that is said, and on the rows that the target's own adapter read, not another's."""
     asked: list[tuple[list[str], int | None, bool]] = []
-    monkeypatch.setattr("stages.fuse.trained_as", lambda made, *rest: made)
     monkeypatch.setattr(
-        "stages.fuse.get_or_train",
-        lambda run, force: asked.append(
+        "stages.fuse.trained",
+        lambda run, force, probed: asked.append(
             ([a.manifest.run for a in run.request.adapters], run.request.parts[0].limit, force)
         ),
     )
@@ -247,8 +246,7 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
 def test_other_rows_than_stage_ones_are_said(
     limit: int | None, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stages.fuse.trained_as", lambda made, *rest: made)
-    monkeypatch.setattr("stages.fuse.get_or_train", lambda run, force: run.data[run.task.name].fingerprint["train"])
+    monkeypatch.setattr("stages.fuse.trained", lambda run, *rest: run.data[run.task.name].fingerprint["train"])
     keep(workspace, "b", "meals")
     keep(workspace, "a", "films", limit=limit)
     read: Any = fuse("films", FUSION, workspace, seed=1)
