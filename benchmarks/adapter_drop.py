@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.restore import restore
+from pipeline.runs.build import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score

@@ -11,9 +11,8 @@ from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.initial import RANKED_ROWS, WHOLE, Chooser
-from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.scoring import Scoring
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import Part, RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, sha256_text
 from pipeline.training.devices import make_accelerator, resolve_precision

@@ -16,10 +16,9 @@ from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.runs.build import Built, build_for_training
-from pipeline.runs.request import RunRequest
+from pipeline.runs.outcome import save_artifact
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.weights import save_artifact
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator

@@ -22,9 +22,8 @@ from sklearn.pipeline import make_pipeline
 
 from pipeline.data.load import has_labelled_test, load_split
 from pipeline.data.tasks import Task
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.runs.restore import restore, restore_together
+from pipeline.runs.build import restore, restore_together
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.devices import make_accelerator
 from pipeline.training.predict import mean_outputs

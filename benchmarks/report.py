@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pipeline.runs.request import provenance
+from pipeline.runs.outcome import provenance
 from pipeline.system.atomic import make_folder, write_json
 
 from .setting import Setting

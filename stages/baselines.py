@@ -17,8 +17,7 @@ from pipeline.data.overlap import row_hashes
 from pipeline.data.split import group_numbers
 from pipeline.data.tasks import Task
 from pipeline.runs.kept_models import Target
-from pipeline.runs.probing import MOST_ROWS, solved_probe
-from pipeline.runs.scoring import Scoring
+from pipeline.runs.scoring import MOST_ROWS, Scoring, solved_probe
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.metrics import best_threshold_of_labels, score
 from pipeline.stats.paired import paired_difference, score_interval

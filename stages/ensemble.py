@@ -18,11 +18,11 @@ from pipeline.data.label_sets import are_sets
 from pipeline.data.metric_names import EnsembleRule
 from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task, is_name
-from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger, train_again
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
-from pipeline.runs.request import get_or_train, provenance
+from pipeline.records.studies import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
+from pipeline.runs.outcome import get_or_train, provenance
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import JoinedBy

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pipeline.data.tasks import BEST, Task
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.probing import MOST_ROWS, ProbeScore, probe_score
-from pipeline.runs.request import Made, RunRequest, get_or_train
+from pipeline.runs.outcome import Made, get_or_train
+from pipeline.runs.scoring import MOST_ROWS, ProbeScore, probe_score
 from pipeline.runs.sources import starting_adapters, why_not_started_from
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_without_effect
 from pipeline.system.errors import PipelineError

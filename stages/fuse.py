@@ -3,10 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import BEST
-from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.parts import EXPERTS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

@@ -17,12 +17,12 @@ from pipeline.data.split import group_numbers
 from pipeline.data.tables import Table, check_columns, name_of, read_input, suffix_of, write_table
 from pipeline.data.tasks import Metric, Task
 from pipeline.data.tokens import Cut
-from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
+from pipeline.records.studies import EnsembleRecord, Member
 from pipeline.runs.kept_models import ENSEMBLE, KINDS, Target, ensemble_of, find_run, parse_targets, target_of
-from pipeline.runs.restore import predictions_of
-from pipeline.runs.weights import overlap, seen_by
+from pipeline.runs.model import predictions_of
+from pipeline.runs.outcome import overlap, seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Precision

@@ -19,7 +19,7 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.run_record import run_name
-from pipeline.runs.request import Made, get_or_train, provenance
+from pipeline.runs.outcome import Made, get_or_train, provenance
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import length_for
@@ -119,7 +119,7 @@ def pretrain(
 
 @dataclass
 class _Pretraining:
-    """A further pretraining to be done; a :class:`pipeline.runs.request.Trainable`."""
+    """A further pretraining to be done; a :class:`pipeline.runs.outcome.Trainable`."""
 
     workspace: Workspace
     output: Path

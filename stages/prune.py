@@ -14,11 +14,10 @@ from pipeline.methods.gated import own_member
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
+from pipeline.runs.build import restore
 from pipeline.runs.kept_models import best_of, on_own_backbone
-from pipeline.runs.request import Made, get_or_train, provenance
-from pipeline.runs.restore import restore
+from pipeline.runs.outcome import Made, get_or_train, provenance, save_artifact, seen_rows
 from pipeline.runs.scoring import Scoring
-from pipeline.runs.weights import save_artifact, seen_rows
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.calibration import fit_temperature
 from pipeline.system.errors import PipelineError
@@ -68,7 +67,7 @@ def prune(
 
 @dataclass
 class _Pruning:
-    """A pruned fusion before it is made; :class:`pipeline.runs.request.Trainable`."""
+    """A pruned fusion before it is made; :class:`pipeline.runs.outcome.Trainable`."""
 
     workspace: Workspace
     task: Task

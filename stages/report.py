@@ -14,7 +14,7 @@ from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import TABLES_FILE, build_report, write_tables
 from pipeline.reporting.page import write_overview, write_page
 from pipeline.reporting.runs import AttentionMap
-from pipeline.runs.restore import restore_run, task_of
+from pipeline.runs.build import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import name_of_study

@@ -13,11 +13,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pipeline.records.ensembles import Ensembles
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Store
-from pipeline.records.studies import StudyResult
+from pipeline.records.studies import Ensembles, StudyResult
 from pipeline.settings.kinds import Method
 from pipeline.system.atomic import CLEARED, leftovers, size_of
 from pipeline.system.errors import PipelineError, few, noted

@@ -16,7 +16,7 @@ from pathlib import Path
 _STAGES = ("compare.compare", "ensemble", "export", "extract", "fuse", "predict", "pretrain", "prune", "report", "runs")
 _IMPORTED = [
     *("accelerate", "adapters", "datasets", "evaluate", "pandas", "pyarrow.parquet", "scipy.stats", "sklearn.metrics"),
-    *("pipeline.cli.app", "pipeline.reporting.build", "pipeline.runs.restore", "pipeline.runs.training_run"),
+    *("pipeline.cli.app", "pipeline.reporting.build", "pipeline.runs.build", "pipeline.runs.training_run"),
     *(f"stages.{stage}" for stage in _STAGES),
     "tests.forked",
 ]

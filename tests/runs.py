@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import Part, RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training import fit
 

@@ -18,8 +18,8 @@ from pipeline.reporting.opponents import duels, leading_duels
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import main_comparisons
 from pipeline.stats.paired import Comparison
+from stages.archives import import_runs
 from stages.pool import pool, with_opponents, with_targets, with_variants
-from stages.run_archives import import_runs
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("the target alone", "sequential fine-tuning", "one adapter", "the best method without fusion")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from jinja2 import Environment
 
     from pipeline.records.run_record import RunRecord
-    from pipeline.runs.probing import ProbeScore
+    from pipeline.runs.scoring import ProbeScore
     from stages.compare.compare import DryRun
     from stages.doctor import Finding
     from stages.predict import Evaluation

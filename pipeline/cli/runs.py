@@ -16,7 +16,6 @@ from pipeline.cli.printing import (
     print_runs,
     size_text,
 )
-from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 from pipeline.settings.kinds import Method
 from pipeline.system.atomic import size_of
@@ -125,7 +124,7 @@ def runs_export(
             (all runs).
         lean: Without the predictions of unselected trials, which report does not need.
     """
-    from stages.run_archives import export_runs
+    from stages.archives import export_runs
 
     runs = kept.runs()
     exported, missing = export_runs(runs, file, study, lean=lean)
@@ -148,7 +147,7 @@ def runs_import(
 
     Then compare trains only the missing runs of its study, and report makes the study's tables without data.
     """
-    from stages.run_archives import import_runs
+    from stages.archives import import_runs
 
     imported = import_runs(reports, file)
     lines = [f"{len(imported.added)} runs added, {len(imported.already_here)} already here"]
@@ -236,7 +235,7 @@ def store_remove(
     Args:
         force: Delete it even if a fusion or an ensemble needs it; what breaks is printed.
     """
-    from pipeline.records.ensembles import Ensembles  # it loads pandas
+    from pipeline.records.studies import Ensembles  # it loads pandas
 
     print_lines(f"removed {Store(store).remove(run, force, Ensembles(reports).why_kept(run))}")
 
@@ -248,6 +247,8 @@ def store_export(run: Stored, file: Path, *, store: StoreFolder = STORE) -> None
     Args:
         file: The .tar.xz file to write.
     """
+    from stages.archives import export_artifact  # it loads pandas
+
     for artifact in export_artifact(Store(store), run, file):
         print_lines(_named(artifact, artifact.manifest.run))
 
@@ -259,6 +260,8 @@ def store_import(file: Path, *, store: StoreFolder = STORE) -> None:
     Args:
         file: The .tar.xz file that store export wrote.
     """
+    from stages.archives import import_artifacts
+
     imported = import_artifacts(Store(store), file)
     for artifact in imported.added:
         print_lines(_named(artifact, artifact.folder))

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 HEAD = "head.safetensors"
 LAYERNORMS = "layernorms.safetensors"
 SEEN = "seen.parquet"
-"""Hashes of the rows that a model and its sources were trained and selected on; see :mod:`pipeline.runs.weights`."""
+"""Hashes of the rows that a model and its sources were trained and selected on; see :mod:`pipeline.runs.outcome`."""
 
 _RUN = re.compile(r"[0-9a-f]{12}")
 

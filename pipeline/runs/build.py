@@ -1,4 +1,4 @@
-"""Build the model of a run before training."""
+"""Build the model of a run: before training, or as a finished run left it, in the store or beside its record."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -9,22 +9,29 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from pipeline.data.tasks import Task
-from pipeline.methods.fusion import FORMS, add_fusion, use_fusion_implementation
+from pipeline.data.tasks import Task, described
+from pipeline.methods.fusion import FORMS, add_fusion, load_fusion, use_fusion_implementation
+from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.merging import merge_into
-from pipeline.methods.registry import add_modules
+from pipeline.methods.parallel import parallel_adapters
+from pipeline.methods.registry import add_modules, load_modules
 from pipeline.methods.saved import SavedModules, begin_as
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.layout import split_encoder
 from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.models.switching import activate
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
-from pipeline.records.store import Artifact
-from pipeline.runs.request import Part, Parts, RunRequest, first_of
-from pipeline.runs.weights import load_mean_head, load_weights
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact
+from pipeline.runs.outcome import load_head, load_mean_head, load_weights
+from pipeline.runs.workspace import Part, Parts, RunRequest, Workspace, first_of
+from pipeline.settings.fields import check_layers
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError, few
 from pipeline.training.fit import Penalty
 
@@ -273,6 +280,152 @@ def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kin
         raise PipelineError(
             f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}{which}: train it again{by},"
             " or give the task its old definition"
+        )
+
+
+def restore(
+    trained: Artifact | RunRecord, task: Task, workspace: Workspace, drop_layers: tuple[int, ...] = ()
+) -> TransferModel:
+    """The model of an artifact, or of a run that kept its weights; frozen, in evaluation mode.
+
+    Args:
+        task: the task to answer for, if the model has several.
+        drop_layers: layers in which an artifact's modules are left out.
+
+    Raises:
+        PipelineError: it is damaged, was trained on another backbone or when the task had another meaning, lacks an
+            adapter of its fusion, or no layer keeps its modules.
+    """
+    if isinstance(trained, RunRecord):
+        return restore_weights(trained, [task], workspace).of(task.name)
+    manifest, backbone = trained.manifest, workspace.backbone_for(trained.manifest.recipe)
+    dropped = _checked(trained, task, backbone, drop_layers)
+    encoder = backbone.load()
+    own: Collection[str] = ()
+    if manifest.kind == "adapter":
+        load_modules(encoder, modules_of(trained), dropped)
+        if manifest.recipe.bottleneck.train_layernorm:
+            own = load_layernorms(encoder, trained.folder / LAYERNORMS, modules_of(trained), dropped)
+    else:
+        adapters = workspace.store.adapters_of(manifest)
+        for adapter in adapters:
+            adapter.verify()
+        sources = zip(manifest.recipe.form.names_of(manifest.sources), map(modules_of, adapters), strict=True)
+        load_fusion(encoder, dict(sources), modules_of(trained), dropped)
+        use_fusion_implementation(encoder, manifest.recipe.fusion.implementation)
+    backbone.check_and_share(encoder, own)
+    model = assemble(encoder, manifest.recipe, task)
+    load_head(trained, model.head)
+    return model.requires_grad_(False).eval()
+
+
+def restore_together(
+    trained: Sequence[Artifact | RunRecord],
+    tasks: Sequence[Task],
+    workspace: Workspace,
+    drop_layers: tuple[int, ...] = (),
+) -> JointModel:
+    """One frozen model that answers for several tasks in one forward pass; raises as :func:`restore`.
+
+    Args:
+        trained: one per task: adapters at the same sites that read the same inputs, or for all tasks the one jointly
+            trained run. The caller must ensure this.
+    """
+    first = trained[0]
+    if isinstance(first, RunRecord):
+        whole = restore_weights(first, tasks, workspace)
+        return JointModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
+    pairs = [(each, task) for each, task in zip(trained, tasks, strict=True) if isinstance(each, Artifact)]
+    backbone = workspace.backbone_for(*(artifact.manifest.recipe for artifact, _ in pairs))
+    dropped = [_checked(artifact, task, backbone, drop_layers) for artifact, task in pairs]
+    encoder = backbone.load()
+    for (artifact, task), layers in zip(pairs, dropped, strict=True):
+        load_adapter(encoder, task.name, modules_of(artifact), layers)
+    backbone.check_and_share(encoder)
+    parallel_adapters(encoder, [task.name for task in tasks])
+    models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in pairs]
+    for (artifact, _), model in zip(pairs, models, strict=True):
+        load_head(artifact, model.head)
+    make_lean_for_all(encoder, models)
+    return JointModel(models).requires_grad_(False).eval()
+
+
+def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspace) -> MultitaskModel:
+    """The whole model of a run that kept its weights beside its record; see :func:`restore`.
+
+    Args:
+        tasks: the wanted tasks, as they are defined now.
+    """
+    backbone = workspace.backbone_for(*map(record.recipe_of, record.trained_on))
+    _check_backbone(record.backbone_weights, record.backbone, backbone, record.run)
+    wanted = {task.name: task for task in tasks}
+    parts = {}
+    for name in record.trained_on:
+        # An unwanted task may no longer be described anywhere else; the model does not depend on its columns.
+        then = task_of(record, name)
+        task = wanted.get(name, then)
+        check_meaning(then.meaning, then.is_pair, task, record.run, record.kind)
+        parts[name] = Part(task, record.recipe_of(name))
+    model = assemble_all(backbone.load(), parts, backbone)
+    load_weights(model, record, workspace.ledger)
+    return model.requires_grad_(False).eval()
+
+
+def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> TransferModel:
+    """The model of a finished run, frozen, in evaluation mode; if it has several tasks, the one for ``task``.
+
+    Raises:
+        PipelineError: the model was not kept, or as :func:`restore`.
+    """
+    kept: Artifact | RunRecord | None = record
+    if record.artifact_digest is not None:
+        kept = workspace.store.find_unchanged(record.run, record.artifact_digest)
+    elif record.weights_sha256 is None or not workspace.ledger.weights_file(record.run).is_file():
+        kept = None
+    if kept is None:
+        raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
+    model = restore(kept, task, workspace)
+    if model.task is not None:  # the caller may run the backbone alone, so activate only this task's modules
+        activate(model.backbone, model.task)
+    return model
+
+
+def task_of(trained: Artifact | RunRecord, name: str) -> Task:
+    """Task ``name`` of a model as its manifest or record describes it, without the task's file or data."""
+    if isinstance(trained, Artifact):
+        manifest = trained.manifest
+        return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
+    record = trained
+    meaning, pair = record.described(name)["meaning"], bool(record.score(name).pair)
+    return Task.parse(described(name, meaning, pair), f"run {record.run}, task '{name}'")
+
+
+def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers without modules (the artifact's own and ``drop_layers``), once the artifact is checked."""
+    manifest, recipe = artifact.manifest, artifact.manifest.recipe
+    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
+    check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
+    artifact.verify()
+    problem = ""  # why no training can produce this manifest, which may come from anyone
+    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
+        problem = f"is not a trained {manifest.kind}'s"
+    else:
+        try:
+            resolve(recipe, task, "fp32", backbone.max_length, backbone.layers)
+        except PipelineError as error:
+            problem = f"cannot be trained: {error}"
+    if problem:
+        raise PipelineError(f"{artifact.folder / MANIFEST}: damaged: its recipe {problem}: {artifact.remedy}")
+    layers = tuple(sorted({*drop_layers, *recipe.adapter.drop_layers}))
+    check_layers(layers, backbone.layers)
+    return layers
+
+
+def _check_backbone(weights: str | None, name: str, backbone: Backbone, run: str) -> None:
+    if weights != backbone.weights_hash:
+        raise PipelineError(
+            f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"
+            " backbone with --backbone"
         )
 
 

@@ -23,12 +23,9 @@ from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.records.store import Artifact
-from pipeline.runs.build import Built, build_for_training, modules_of, same_head
-from pipeline.runs.probing import features_of, probe
-from pipeline.runs.request import Parts, RunRequest, first_of
-from pipeline.runs.restore import restore
-from pipeline.runs.scoring import Scoring, splits_of
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head
+from pipeline.runs.scoring import Scoring, features_of, probe, splits_of
+from pipeline.runs.workspace import Parts, RunRequest, Workspace, first_of
 from pipeline.settings.parts import even_gate, gates_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining

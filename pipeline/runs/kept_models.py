@@ -21,9 +21,9 @@ from pipeline.system.reading import present
 from pipeline.system.streams import notice
 
 if TYPE_CHECKING:  # they load pandas or torch
-    from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import Ledger
     from pipeline.records.run_record import RunRecord
+    from pipeline.records.studies import EnsembleRecord
     from pipeline.runs.workspace import Workspace
 
 ENSEMBLE = "ensemble:"
@@ -141,7 +141,7 @@ def parse_model(target: str | Path, store: str | Path | None, *data: Path) -> tu
 
 def ensemble_of(using: str, task: Task, reports: Path) -> EnsembleRecord:
     """The ensemble that ``using`` names; a :class:`PipelineError` if it does not exist or is for another task."""
-    from pipeline.records.ensembles import Ensembles
+    from pipeline.records.studies import Ensembles
 
     ensemble = Ensembles(reports).named(using.removeprefix(ENSEMBLE))
     what = f"ensemble '{ensemble.name}'"

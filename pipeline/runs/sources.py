@@ -8,8 +8,7 @@ from typing import Any
 from pipeline.data.tasks import BEST, Task, task_and_run
 from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest, by_age
 from pipeline.runs.build import same_head
-from pipeline.runs.request import RunRequest
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.fields import layers_text
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe

@@ -24,11 +24,17 @@ from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, 
 from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.build import Built
 from pipeline.runs.initial import Chooser, InitialModel
-from pipeline.runs.probing import solve_head
-from pipeline.runs.request import RunRequest, first_of, get_or_train, provenance, resolve_parts
-from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, score_again
-from pipeline.runs.weights import overlap_notes, save_artifact, save_weights, seen_notes, seen_rows
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.outcome import (
+    get_or_train,
+    overlap_notes,
+    provenance,
+    save_artifact,
+    save_weights,
+    seen_notes,
+    seen_rows,
+)
+from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, score_again, solve_head
+from pipeline.runs.workspace import RunRequest, Workspace, first_of, resolve_parts
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.stats.calibration import fit_temperature
@@ -59,7 +65,7 @@ class TrainingRun:
     of a run share their encoder and training settings.
 
     Raises:
-        PipelineError: as :func:`pipeline.runs.request.resolve_parts`.
+        PipelineError: as :func:`pipeline.runs.workspace.resolve_parts`.
     """
 
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:

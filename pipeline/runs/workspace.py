@@ -1,12 +1,12 @@
-"""Workspace: where a command reads and writes, and the splits of tasks as it reads them; shared by all stages."""
+"""What a command gives its runs: where it reads and writes, how it divides the rows of tasks, and what it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import pandas as pd
 
@@ -21,16 +21,24 @@ from pipeline.models.repository import configuration
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
-from pipeline.settings.kinds import KINDS
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.kinds import KINDS, Method
+from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import ScoredOn, ScoredRows
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, raise_all
 from pipeline.system.memo import Memo
 from pipeline.system.streams import announce, notice
 from pipeline.training.devices import resolve_precision
+from pipeline.training.process_group import process_count
 
 Result = TypeVar("Result")
+Key = TypeVar("Key", str, Task)
+
+# The settings that may differ between the tasks of a run; the others concern the one model and its training.
+_OWN = OF_PREDICTION.union(
+    ("encoding", "pooling", "pair_order", "average_orders", "max_length", "truncation", "batch_size", "extra"),
+    ("permute_labels", "head_dropout", "vector_dropout", "class_weights", "label_smoothing", "loss_weight"),
+)
 
 
 @dataclass(frozen=True)
@@ -303,3 +311,121 @@ class Splits:
         if self.scored_on(task) == "held-out":
             return rows.holding_out(task, self.scoring.size, self.scoring.seed)
         return rows
+
+
+class Part(NamedTuple, Generic[Key]):
+    """A task to train on, or its name. A request has the recipe as given, a run the recipe resolved for the task."""
+
+    task: Key
+    recipe: Recipe
+    limit: int | None = None
+    """Training rows; None is all."""
+
+
+Parts = Mapping[str, Part[Task]]
+"""The parts of a run by task name, in order."""
+
+
+def first_of(parts: Parts) -> Part[Task]:
+    """The part of the only task, or of the first of several.
+
+    All recipes of a run share encoder and training settings, so the first will do. The settings that may differ between
+    tasks are in :data:`_OWN`.
+    """
+    return next(iter(parts.values()))
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What to train. Equal requests on equal data and backbone are one run."""
+
+    kind: Method
+    parts: tuple[Part[Task], ...]
+    """One task, or for joint training several."""
+    seed: int
+    adapters: tuple[Artifact, ...] = ()
+    """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that may
+    warm-start it, or the one that it continues."""
+    in_turn: bool = False
+    """Start from the adapter in ``adapters`` without choosing: it was named, or the run goes through tasks in turn."""
+    tested: bool = True
+    """Start from one of several ``adapters`` only if it explains significantly more than no adapter."""
+    start: RunRecord | None = None
+    """The fine-tuning to continue: for sequential fine-tuning, or before joint training. For full fine-tuning the
+    linear probe (kind "frozen") of the same task whose head it starts with."""
+    keep_weights: bool = False
+    """Keep the trained weights of the whole model, because another run starts from them or they will predict. An
+    adapter or a fusion always keeps only its artifact."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        assert not self.in_turn or (self.kind == "adapter" and len(self.adapters) == 1)
+
+    @classmethod
+    def single(cls, kind: Method, task: Task, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
+        """The request to train for one task."""
+        return cls(kind, (Part(task, recipe, limit),), seed, **rest)
+
+    @property
+    def probe(self) -> RunRecord | None:
+        """The linear probe whose head the run starts with, if any."""
+        return self.start if self.start is not None and KINDS[self.kind].takes == "head" else None
+
+    @property
+    def start_rule(self) -> str | None:
+        """The part of the identity that says how an adapter's start was chosen; None: by a test, or not at all."""
+        if self.in_turn:
+            return "in turn"
+        return "best" if self.adapters and not self.tested else None
+
+
+def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
+    """The parts of ``request`` by task name, in order; checked to fit one model.
+
+    Raises:
+        PipelineError: a recipe does not fit its task. For joint training also: no task; a task named twice; recipes
+            that differ in shared settings or train what tasks cannot share; in several processes gradient surgery,
+            L2-SP of several tasks, or a task that trains nothing.
+    """
+    joint = KINDS[request.kind].is_joint
+    ordered = sorted(request.parts, key=lambda part: part.task.name)
+    parts = [part._replace(recipe=workspace.resolve(part.recipe, part.task, joint)) for part in ordered]
+    if request.kind != "merge" and any(part.recipe.merge.rule != "none" for part in parts):
+        raise PipelineError("merge: only a row of method merge in a study merges adapters: leave it out")
+    if joint:
+        if len(parts) == 1:
+            # Nothing to mix, combine or split.
+            inert = parts[0].recipe.changed(
+                {"mixing": "simultaneous", "epoch_of": None, "gradient_surgery": "none", "split_layers": 0}
+            )
+            parts = [parts[0]._replace(recipe=inert)]
+        raise_all(request.kind, list(_joint_problems(parts)) if parts else ["no task to train on"])
+    return {part.task.name: part for part in parts}
+
+
+def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
+    names, recipes = [part.task.name for part in parts], [part.recipe for part in parts]
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            yield f"task '{name}' is named more than once"
+    for trainable in sorted({recipe.trainable for recipe in recipes} - set(KINDS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in KINDS["multitask"].trains)
+        yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
+    for counted in sorted({recipe.joint.epoch_of for recipe in recipes if recipe.joint.epoch_of is not None}):
+        if counted not in names:
+            yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"
+    if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
+        yield "gradient_surgery works in one process only: launch one, or leave it out"
+    # DDP expects no gradient for heads outside a step's last forward pass, but the penalty gives them one.
+    if process_count() > 1 and len(parts) > 1 and any(recipe.l2_sp for recipe in recipes):
+        yield "l2_sp of several tasks works in one process only: launch one, or leave it out"
+    # DDP sums gradients at the end of a step's last backward pass, and such a task has none.
+    idle = [part.task.name for part in parts if part.recipe.trainable == "head" and part.recipe.head == "cosine"]
+    if process_count() > 1 and idle:
+        yield f"{', '.join(idle)}: a cosine on a frozen backbone trains nothing, so launch one process, or leave it out"
+    flat = {name: recipe.flat() for name, recipe in zip(names, recipes, strict=True)}
+    for key in sorted(Recipe().flat().keys() - _OWN):
+        values = {name: str(own[key]) for name, own in flat.items()}
+        if len({*values.values()}) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            yield f"{key} must be the same for all tasks ({listed})"

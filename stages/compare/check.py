@@ -11,10 +11,9 @@ from pipeline.methods.registry import METHODS
 from pipeline.records.studies import Entry
 from pipeline.reporting.published.values import published_mistakes
 from pipeline.runs.build import same_head, why_not_continued
-from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.recipe import Recipe

@@ -17,8 +17,7 @@ from pipeline.data.tasks import Task
 from pipeline.models.lean import make_lean
 from pipeline.records.run_record import Reading, RunRecord, TaskScore
 from pipeline.records.studies import Entry
-from pipeline.runs.build import assemble
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import assemble, restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process

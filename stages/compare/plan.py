@@ -9,8 +9,7 @@ from typing import Any
 
 from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry, Line
-from pipeline.runs.request import Part
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import Part, Workspace
 from pipeline.settings.fields import point_text
 from pipeline.settings.kinds import KINDS, JoinedBy, Method, Row
 from pipeline.settings.study import Study

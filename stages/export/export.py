@@ -18,9 +18,10 @@ from pipeline.data.tasks import Task
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
+from pipeline.runs.build import restore
 from pipeline.runs.kept_models import Target, target_of
-from pipeline.runs.restore import head_outputs, inputs_of, restore
-from pipeline.runs.weights import seen_by
+from pipeline.runs.model import head_outputs, inputs_of
+from pipeline.runs.outcome import seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json, write_text
 from pipeline.system.errors import PipelineError

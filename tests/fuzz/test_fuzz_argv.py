@@ -14,9 +14,9 @@ from cyclopts import App
 from hypothesis import strategies as st
 
 from pipeline.cli.app import app, main
-from pipeline.records.archives import export_artifact
 from pipeline.records.ledger import Ledger
 from pipeline.system.errors import printable
+from stages.archives import export_artifact
 from stages.pretrain import MaskedAccuracy, Pretrained
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_TEXTS, texts

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.models.backbone import hash_tensors
 from pipeline.records.store import MANIFEST, Artifact, Store
-from pipeline.runs.restore import restore
+from pipeline.runs.build import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact, import_artifacts
 from tests.fuzz.fuzz_archives import faulty
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import as_bytes, near_valid, texts

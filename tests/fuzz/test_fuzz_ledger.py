@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 
 from pipeline.cli.printing import print_described_run, print_filled
 from pipeline.data.tasks import find_task
-from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
-from pipeline.records.studies import StudyResult
-from pipeline.runs.request import Part
-from pipeline.runs.workspace import Workspace
+from pipeline.records.studies import EnsembleRecord, Ensembles, StudyResult
+from pipeline.runs.workspace import Part, Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

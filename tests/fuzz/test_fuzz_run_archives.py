@@ -13,7 +13,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.system.errors import PipelineError
-from stages.run_archives import export_runs, import_runs
+from stages.archives import export_runs, import_runs
 from stages.runs import Runs
 from tests.fuzz.fuzz_archives import faulty
 from tests.fuzz.fuzz_cases import fuzzed

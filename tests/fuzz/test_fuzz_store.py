@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from pipeline.records.archives import export_artifact
 from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import texts
 from tests.fuzz.fuzz_stores import ADAPTERS, Fault, documents_in, faults, json_files, make_store

@@ -12,7 +12,7 @@ from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import row_hashes
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import find_task
-from pipeline.runs.weights import seen_by
+from pipeline.runs.outcome import seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.data.tasks import Task, find_task
-from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import EnsembleRecord, Ensembles
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score

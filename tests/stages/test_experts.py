@@ -12,8 +12,8 @@ from pipeline.methods.fusion import add_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.records.run_record import RunRecord
+from pipeline.runs.build import restore_run
 from pipeline.runs.model import load
-from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe

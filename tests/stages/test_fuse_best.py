@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs import initial, training_run
-from pipeline.runs.restore import restore
+from pipeline.runs.build import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from pipeline import load
-from pipeline.runs.probing import probe_score
+from pipeline.runs.scoring import probe_score
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator

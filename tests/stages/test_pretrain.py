@@ -11,7 +11,7 @@ from transformers import BertConfig
 
 from pipeline.cli.app import main
 from pipeline.models.backbone import open_backbone
-from pipeline.runs.request import Made
+from pipeline.runs.outcome import Made
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.masked_lm import Masking, fit_masked

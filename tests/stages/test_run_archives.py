@@ -16,7 +16,7 @@ from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.parse_study import parse_study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
-from stages.run_archives import KeptRun, export_runs, import_runs
+from stages.archives import KeptRun, export_runs, import_runs
 from stages.runs import Runs
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import contents

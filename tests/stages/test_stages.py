@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs import initial
-from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import Part, RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.stats.metrics import score

@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from safetensors.torch import save_file
 
-from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, SourceRun, Store
+from pipeline.records.studies import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.settings.recipe import Recipe
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12

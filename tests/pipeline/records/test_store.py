@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.archives import export_artifact
 from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact
 from tests.pipeline.records.artifacts import FUSED, MEANING, OTHER, SST, STS, contents, manifest, save, save_fusion
 from tests.processes import left_behind
 

@@ -13,7 +13,7 @@ from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
 from pipeline.runs import initial
 from pipeline.runs.initial import ADDED_ROWS, Chooser
-from pipeline.runs.request import Part
+from pipeline.runs.workspace import Part
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")

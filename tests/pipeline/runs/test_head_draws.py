@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace, resolve_parts
 from pipeline.settings.recipe import Recipe
 from stages.extract import extract
 from stages.fuse import fuse

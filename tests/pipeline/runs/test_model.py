@@ -19,7 +19,7 @@ from datasets import Dataset
 from pipeline import Model, PipelineError, Predicted, load
 from pipeline.methods.attention import site_attention
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.restore import restore
+from pipeline.runs.build import restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

@@ -10,12 +10,12 @@ import pytest
 
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, MODULES_FILE, SiteAdapter
-from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import Store
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact, import_artifacts
 from stages.extract import extract
 from stages.predict import predict
 from tests.nano import SIZES

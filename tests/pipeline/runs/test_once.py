@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.records.ledger import RunBusy
-from pipeline.runs.request import Made, get_or_train
+from pipeline.runs.outcome import Made, get_or_train
 from pipeline.runs.workspace import Workspace
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS
 from tests.pipeline.records.test_ledger import record as finished_record

@@ -14,12 +14,10 @@ from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import MANIFEST, Artifact, SourceRun, Store
-from pipeline.runs import restore as build
-from pipeline.runs.build import build_for_training
-from pipeline.runs.request import Part, RunRequest
-from pipeline.runs.restore import restore, restore_together
-from pipeline.runs.weights import save_artifact
-from pipeline.runs.workspace import Workspace
+from pipeline.runs import build
+from pipeline.runs.build import build_for_training, restore, restore_together
+from pipeline.runs.outcome import save_artifact
+from pipeline.runs.workspace import Part, RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file, write_json

@@ -9,10 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.build import build_for_training
-from pipeline.runs.request import Part, RunRequest
-from pipeline.runs.restore import restore_weights
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.build import build_for_training, restore_weights
+from pipeline.runs.workspace import Part, RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file

@@ -15,7 +15,7 @@ from pipeline.data.prediction import Prediction
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.heads import CosineHead, build_head
 from pipeline.models.transfer_model import TransferModel
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.tasks import find_task
-from pipeline.runs import probing
+from pipeline.runs import scoring
 from pipeline.training import process_group
 
 
@@ -22,6 +22,6 @@ def test_all_processes_take_what_the_main_one_finds(is_main: bool, monkeypatch: 
         asked.append("here")
         return np.zeros(2)
 
-    monkeypatch.setattr(probing, "explained_rows", counted)
-    found = probing.probe(features, find_task("mr"), rows)
+    monkeypatch.setattr(scoring, "explained_rows", counted)
+    found = scoring.probe(features, find_task("mr"), rows)
     assert (found.tolist(), asked) == (([0, 0], ["here"]) if is_main else ([1, 1], []))

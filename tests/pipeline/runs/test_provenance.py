@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.runs import request
-from pipeline.runs.request import commit_of
+from pipeline.runs import outcome
+from pipeline.runs.outcome import commit_of
 from pipeline.runs.workspace import Workspace
 from pipeline.training import fit
 from stages.pretrain import pretrain
@@ -41,9 +41,9 @@ def test_the_commit_is_that_of_the_code_and_only_tracked_files_change_it(tmp_pat
 
 @pytest.fixture
 def nothing_cached() -> Iterator[None]:
-    request.provenance.cache_clear()
+    outcome.provenance.cache_clear()
     yield
-    request.provenance.cache_clear()
+    outcome.provenance.cache_clear()
 
 
 def train_head(workspace: Workspace, quick: Any, _: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def test_what_is_trained_names_the_commit_that_it_began_with(
         commits.append("meanwhile")
         return backward(*arguments)
 
-    monkeypatch.setattr(request, "commit_of", lambda _: (commits[-1], False))
+    monkeypatch.setattr(outcome, "commit_of", lambda _: (commits[-1], False))
     monkeypatch.setattr(fit, "_backward", committing)
     assert train(workspace, quick, tmp_path / "output")["commit"] == "before"
     assert commits[-1] == "meanwhile"

@@ -15,7 +15,7 @@ from pipeline.models.heads import build_head
 from pipeline.models.rounding import rounded
 from pipeline.models.transfer_model import TransferModel
 from pipeline.runs import model as api
-from pipeline.runs import restore, training_run
+from pipeline.runs import training_run
 from pipeline.runs.model import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -151,7 +151,7 @@ def test_a_model_that_only_predicts_answers_as_before(
 
     once = answers("once")
     monkeypatch.setattr(api, "round_for_good", lambda *_: None)
-    monkeypatch.setattr(restore, "round_for_good", lambda *_: None)
+    monkeypatch.setattr(api, "round_for_good", lambda *_: None)
     each_time = answers("each time")
     assert once[:2] == each_time[:2]
     assert (once[2], each_time[2]) == (torch.bfloat16, torch.float32)

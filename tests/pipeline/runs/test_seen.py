@@ -12,13 +12,13 @@ import pytest
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.overlap import row_hashes
 from pipeline.data.tasks.extra import Extra
-from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SEEN
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact, import_artifacts
 from stages.ensemble import ensemble
 from stages.extract import extract
 from stages.fuse import fuse

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.initial import Chooser
-from pipeline.runs.probing import features_of
+from pipeline.runs.scoring import features_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.records.ledger import Ledger
-from pipeline.runs import weights
+from pipeline.runs import outcome
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import sha256_file
@@ -28,8 +28,8 @@ def test_a_run_that_is_stopped_between_its_new_weights_and_its_record_resumes(
     record, ledger = run().get(), workspace.ledger
     file = ledger.weights_file(record.run)
     file.unlink()
-    save = weights._save
-    monkeypatch.setattr(weights, "_save", lambda tensors, to: save({name: 2 * t for name, t in tensors.items()}, to))
+    save = outcome._save
+    monkeypatch.setattr(outcome, "_save", lambda tensors, to: save({name: 2 * t for name, t in tensors.items()}, to))
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "finish", stop)
         with pytest.raises(Stopped):
@@ -48,7 +48,7 @@ def test_a_record_stands_until_new_weights_are_whole(
 ) -> None:
     record = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1, limit=16).get()
     workspace.ledger.weights_file(record.run).unlink()
-    monkeypatch.setattr(weights, "_save", stop)
+    monkeypatch.setattr(outcome, "_save", stop)
     with pytest.raises(Stopped):
         single_run(workspace, "full", "films", quick("full", epochs=1), seed=1, limit=16).get()
     assert workspace.ledger.find(record.run) == record

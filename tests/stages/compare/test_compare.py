@@ -13,17 +13,17 @@ import pytest
 from pipeline.cli.printing import print_plan
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
+from stages.archives import export_runs, import_runs
 from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
 from stages.compare.plan import jobs_of, plan
 from stages.pretrain import pretrain
 from stages.report import report
-from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs
 from tests.runs import again
 from tests.stages.compare.small import QUICK, study

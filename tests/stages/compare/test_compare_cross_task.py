@@ -16,7 +16,7 @@ from pipeline.data.prediction import Prediction
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import pool
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe

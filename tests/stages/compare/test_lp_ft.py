@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError

@@ -9,8 +9,8 @@ import torch
 from pipeline.data.tasks import find_task
 from pipeline.models.heads import compared, joined
 from pipeline.reporting.runs import StudyRuns
-from pipeline.runs.probing import features_of, probe_score
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import restore_run
+from pipeline.runs.scoring import features_of, probe_score
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe

@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from pipeline.data.task_data import TaskData
-from pipeline.records.ensembles import EnsembleRecord
 from pipeline.records.run_record import RunRecord
-from pipeline.records.studies import Entry
+from pipeline.records.studies import EnsembleRecord, Entry
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study

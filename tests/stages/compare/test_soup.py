@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.records.run_record import RunRecord
-from pipeline.runs.restore import restore_run
+from pipeline.runs.build import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe

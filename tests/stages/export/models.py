@@ -14,8 +14,8 @@ from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import Artifact, SourceRun, Store
 from pipeline.runs.build import assemble, modules_of
+from pipeline.runs.outcome import save_artifact
 from pipeline.runs.scoring import splits_of
-from pipeline.runs.weights import save_artifact
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.training.devices import OneDevice

@@ -1,13 +1,23 @@
-"""What runs save: an artifact in the store, or weights beside the record; and hashes of the rows that they have seen.
+"""What a run leaves: its record, found or made by training; an artifact in the store, or weights beside the record;
+and hashes of the rows that it has seen.
+
+Every run is trained once: :func:`get_or_train` takes it from the ledger, or trains it under a lock so that others find
+it. Its record says where its numbers come from (:func:`provenance`).
 
 A score on rows that a model or its sources were trained or selected on says less about new texts. The hashes of these
 rows, in ``seen.parquet``, are known wherever the model goes, whatever became of the splits or the sources. Anyone who
 has a text can tell from its hash whether the model was trained on it.
 """
 
+import platform
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -34,9 +44,97 @@ from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import check_regular, present, reading
+from pipeline.system.version import VERSION
+from pipeline.training.devices import hardware, processor
+from pipeline.training.process_group import on_main_process, process_count
 
+Record = TypeVar("Record", covariant=True)
 Use = Literal["trained", "selected", "unknown"]
 """What a model used a row of a task for; unknown: the model was made before models kept hashes."""
+
+
+class Trainable(Protocol[Record]):
+    """A run that can be trained, and the record that it leaves."""
+
+    workspace: Workspace
+
+    @property
+    def name(self) -> str: ...
+
+    def finished(self) -> Record | None:
+        """The record, if everything that the run leaves is still there."""
+
+    def train(self) -> Record: ...
+
+
+@dataclass(frozen=True)
+class Made(Generic[Record]):
+    """The record of a finished run."""
+
+    record: Record
+    is_new: bool
+    """Whether it was trained now rather than found finished."""
+
+
+def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
+    """The finished record: found, or made by training (from the last checkpoint, if there is one).
+
+    Args:
+        force: train again even if finished; resume a checkpoint only if a call with ``force`` wrote it.
+
+    Raises:
+        RunBusy: another command is training the run.
+    """
+    ledger = run.workspace.ledger
+    if not force and (record := on_main_process(run.finished)) is not None:
+        on_main_process(lambda: ledger.tidy(run.name))
+        return Made(record, is_new=False)
+    # If several processes train this run together, one holds the lock against other commands.
+    with ExitStack() as held:
+        on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
+        if force:
+            on_main_process(lambda: ledger.begin_again(run.name))
+        # Another command may have finished it between the first look and the lock.
+        elif (record := on_main_process(run.finished)) is not None:
+            return Made(record, is_new=False)
+        record = run.train()
+        on_main_process(lambda: ledger.drop_checkpoint(run.name))
+    return Made(record, is_new=True)
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """The commit of this code, whether it was changed, versions and hardware, as found by a process's first call."""
+    commit, dirty = commit_of(Path(__file__).parent)
+    return {
+        "pipeline": VERSION,
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "adapters")},
+        "platform": platform.platform(),
+        "hardware": hardware(process_count()),
+        "processor": processor(),
+        "processes": process_count(),
+    }
+
+
+def commit_of(folder: Path) -> tuple[str | None, bool | None]:
+    """The commit of a folder's files, and whether any tracked file of the repository has changed since.
+
+    Both are None if git tracks none of the folder's files, as in an environment within a checkout.
+    """
+    if not _git(folder, "ls-files", "."):
+        return None, None
+    return _git(folder, "rev-parse", "HEAD"), bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def save_artifact(

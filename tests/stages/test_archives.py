@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records.archives import unpacked, write_archive
 from pipeline.system.errors import PipelineError
+from stages.archives import unpacked, write_archive
 from tests.pipeline.records.artifacts import contents
 from tests.tars import Member, pack
 

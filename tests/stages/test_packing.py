@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records.archives import export_artifact, import_artifacts
 from pipeline.records.store import HEAD, MANIFEST, Store
 from pipeline.system.errors import PipelineError
+from stages.archives import export_artifact, import_artifacts
 from tests.pipeline.records.artifacts import FUSED, SST, STS, contents, save, save_fusion
 from tests.tars import changed, members_of
 
@@ -141,7 +141,7 @@ def test_a_fusion_over_adapters_that_are_nowhere_is_refused(exported: Path, othe
 KILLED = """
 import os, sys
 from pathlib import Path
-from pipeline.records.archives import import_artifacts
+from stages.archives import import_artifacts
 from pipeline.records.store import Store
 
 renamed, rename = 0, os.rename
