@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.batches import training_batches
-from pipeline.data.load import load_all_rows
 from pipeline.data.tables import write_table
+from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import tokenise
 from pipeline.models.backbone import open_backbone

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from pipeline.data.load import has_labelled_test, load_split
+from pipeline.data.task_data import has_labelled_test, load_split
 from pipeline.data.tasks import Task
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import RunRequest, Workspace

@@ -11,22 +11,19 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.cells import as_label, is_blank
+from pipeline.data.cells import as_label, is_blank, name_among
 from pipeline.data.columns import id_column
-from pipeline.data.label_sets import as_matrix, one_hot
-from pipeline.data.load import is_labelled, tables_in
-from pipeline.data.overlap import row_keys
+from pipeline.data.labels import as_matrix, one_hot
 from pipeline.data.propose import contradict, contradictions, ids_of, renames_in
-from pipeline.data.raw_labels import counted
-from pipeline.data.split import split_added
+from pipeline.data.split import row_keys, split_added
 from pipeline.data.tables import check_columns, read_foreign, read_table, write_table
+from pipeline.data.task_data import is_labelled, tables_in
 from pipeline.data.tasks import Split, Task
-from pipeline.data.texts import name_among
 from pipeline.system.atomic import new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
 from pipeline.system.locks import locked
 from stages.check_task import task_in
-from stages.new_task import SPLITS, row_count, shares_of, sharing_text, short
+from stages.new_task import SPLITS, counted, row_count, shares_of, sharing_text, short
 
 _SHOWN = 8  # conflicts, or classes
 

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 
-from pipeline.data.label_sets import as_sets, one_hot
-from pipeline.data.load import has_rows
-from pipeline.data.overlap import row_hashes
-from pipeline.data.split import group_numbers
+from pipeline.data.labels import as_sets, one_hot
+from pipeline.data.split import group_numbers, row_hashes
+from pipeline.data.task_data import has_rows
 from pipeline.data.tasks import Task
 from pipeline.runs.kept_models import Target
 from pipeline.runs.scoring import MOST_ROWS, Scoring, solved_probe

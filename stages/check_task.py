@@ -1,23 +1,32 @@
 """tasks check: what the data of a task holds that a person should know before training."""
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, has_labels
-from pipeline.data.label_sets import one_hot
-from pipeline.data.load import held_out_share, load_all_rows, load_split, tables_in
-from pipeline.data.overlap import LEAST_WORDS, Repeats, find_repeats
-from pipeline.data.raw_labels import FEW, are_numbers, counted
-from pipeline.data.split import at_most
+from pipeline.data.cells import count_words
+from pipeline.data.columns import FEW, are_numbers
+from pipeline.data.labels import one_hot
+from pipeline.data.split import at_most, row_keys
 from pipeline.data.tables import read_table
+from pipeline.data.task_data import held_out_share, load_all_rows, load_split, tables_in
 from pipeline.data.tasks import Split, Task, UnknownTaskError, find_task, own_files
-from pipeline.data.texts import count_words
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system.errors import PipelineError, few, noted, one_line, raise_all
+from stages.new_task import counted
 
+LEAST_WORDS = 8
+"""In a shorter text a single word may change the meaning."""
+MOST_WORDS = 5_000_000
+"""Rows are compared up to this many different words in total, which takes some seconds."""
+_WORD = re.compile(r"\w+")
+_DIGITS = re.compile(r"\d+")
 _SHOWN = 8  # classes in a line
 _WORDS_READ = 1000  # rows
 # With the English tokenizer of MiniLM, English texts of 17 tasks have 1.05 to 1.33 tokens a word; sentences in Spanish,
@@ -45,7 +54,7 @@ def check_task(folder: Path, backbone: str | None = None, is_asked: bool = True)
         rare = [counted(name, str(count)) for name, count in zip(task.classes, counts, strict=True) if count < FEW]
         if rare:
             lines.append(f"classes with fewer than {FEW} training rows: {', '.join(few(rare, _SHOWN))}")
-    lines += _repeats(find_repeats(splits), "label" in splits.get("test", ()))
+    lines += repeat_lines(splits)
     if backbone is not None:
         try:
             lines += _cut(task, splits, backbone)
@@ -115,31 +124,86 @@ def _balance(task: Task, split: str, labels: pd.Series) -> str:
     return f"{split}: {len(labels):,} rows: {', '.join(shown)}{without}"
 
 
-def _repeats(repeats: Repeats, test_is_labelled: bool) -> list[str]:
+def repeat_lines(splits: Mapping[str, pd.DataFrame]) -> list[str]:
+    """How many rows of each split have the text of another row, as :func:`row_keys` compares them, or nearly so.
+
+    Near-duplicates differ in one word, which is added, left out or changed, among at least :data:`LEAST_WORDS`
+    different ones. Case, order, punctuation and digits do not count.
+
+    Args:
+        splits: canonical rows; one split is ``train``.
+    """
     # Only a study reads test, and only to score it, which needs labels.
-    scoring = ", or score test with compare --scoring test --drop-overlap: it drops these" if test_is_labelled else ""
+    is_scored = "label" in splits.get("test", ())
+    scoring = ", or score test with compare --scoring test --drop-overlap: it drops these" if is_scored else ""
     remedies = {"dev": "extract --drop-overlap drops these", "test": f"delete these from train{scoring}"}
+    keys = {split: pd.Series(list(row_keys(rows)), dtype=object) for split, rows in splits.items()}
+    texts = pd.concat([rows.assign(key=keys[split]) for split, rows in splits.items()], ignore_index=True)
+    texts = texts.drop_duplicates("key")
+    train = set(keys["train"])
+    is_near, compared = _near(texts, texts["key"].isin(train).to_numpy())
+    near = set(texts["key"].to_numpy()[is_near])
     lines = [
         f"equal texts: {count:,} of the {split} rows repeat an earlier row"
-        for split, count in repeats.equal.items()
-        if count
+        for split, own in keys.items()
+        if (count := own.duplicated().sum())
     ]
     lines += [
-        f"equal texts: {count:,} of the {split} rows are also in train ({remedies[split]})"
-        for split, count in repeats.equal_in_train.items()
-        if count
+        f"equal texts: {count:,} of the {split} rows are also in train ({remedy})"
+        for split, remedy in remedies.items()
+        if split in keys and (count := keys[split].isin(train).sum())
     ]
     lines += [
         f"near-duplicates: {count:,} of the {split} rows differ from {'another' if split == 'train' else 'a'} row of"
         f" train in one word (of at least {LEAST_WORDS})"
-        for split, count in repeats.near_in_train.items()
-        if count
+        for split, own in keys.items()
+        if (count := own.isin(near if split == "train" else near - train).sum())
     ]
     if not lines:
         lines.append("no equal texts, no near-duplicates")
-    if repeats.compared < repeats.texts:
-        lines.append(f"near-duplicates: only {repeats.compared:,} of {repeats.texts:,} texts were compared")
+    if compared < len(texts):
+        lines.append(f"near-duplicates: only {compared:,} of {len(texts):,} texts were compared")
     return lines
+
+
+def _near(texts: pd.DataFrame, in_train: np.ndarray) -> tuple[np.ndarray, int]:
+    """Mask (n,) of the distinct texts with a near-duplicate in train, and how many texts were compared.
+
+    A text's signature is the XOR of its words' random hashes. Two texts differ in one word if leaving out at most one
+    word from each gives equal signatures, so sorting these signatures finds all pairs in O(n log n).
+    """
+    words: list[str] = []
+    long, sizes = list[int](), list[int]()
+    columns = [texts[column].tolist() for column in ("text_a", "text_b") if column in texts]
+    compared = 0
+    for owner, row in enumerate(zip(*columns, strict=True)):
+        if len(words) >= MOST_WORDS:
+            break
+        compared += 1
+        # The same word in the two texts of a pair counts as two.
+        own = {
+            f"{place}{word}"
+            for place, text in enumerate(row)
+            for word in _WORD.findall(_DIGITS.sub("0", text.casefold()))
+        }
+        if len(own) >= LEAST_WORDS:
+            words.extend(own)
+            long.append(owner)
+            sizes.append(len(own))
+    near = np.zeros(len(texts), dtype=bool)
+    if not long:
+        return near, compared
+    codes, known = pd.factorize(np.array(words, dtype=object))
+    hashes = np.random.default_rng(0).integers(2**64, size=len(known), dtype=np.uint64)[codes]
+    whole = np.bitwise_xor.reduceat(hashes, np.cumsum([0, *sizes[:-1]]))
+    signatures = np.concatenate([whole, np.repeat(whole, sizes) ^ hashes])
+    order = np.argsort(signatures, kind="stable")
+    owners = np.concatenate([long, np.repeat(long, sizes)])[order]
+    starts = np.flatnonzero(np.diff(signatures[order], prepend=~signatures[order][:1]))
+    from_train = np.add.reduceat(in_train[owners].astype(int), starts)
+    others = np.repeat(from_train, np.diff([*starts, len(owners)])) - in_train[owners]
+    near[owners[others > 0]] = True
+    return near, compared
 
 
 def _cut(task: Task, splits: dict[str, pd.DataFrame], backbone: str) -> list[str]:

@@ -14,9 +14,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from pipeline.data.label_sets import are_sets
-from pipeline.data.metric_names import EnsembleRule
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import EnsembleRule, Prediction, are_sets
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ledger import Ledger, train_again
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name

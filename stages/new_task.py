@@ -12,12 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.cells import as_number
-from pipeline.data.columns import columns_named
-from pipeline.data.metric_names import METRICS_OF, Kind
-from pipeline.data.overlap import sharing_rows
+from pipeline.data.columns import FEW, are_numbers, columns_named
+from pipeline.data.labels import METRICS_OF, Kind
 from pipeline.data.propose import Proposal, propose
-from pipeline.data.raw_labels import FEW, counted
-from pipeline.data.split import split_rows
+from pipeline.data.split import sharing_rows, split_rows
 from pipeline.data.tables import FORMATS, read_foreign, suffix_of, write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.system.atomic import clear_leftovers, new_folder
@@ -239,6 +237,11 @@ def row_count(count: int) -> str:
 
 def _listed(items: Sequence[str]) -> str:
     return ", ".join(few(items, _SHOWN))
+
+
+def counted(name: str, count: str) -> str:
+    """A class and its row count, for use in a list; a number is quoted, so that it is not mistaken for a count."""
+    return f"'{name}': {count}" if are_numbers([name]) else f"{name} {count}"
 
 
 def short(name: str) -> str:

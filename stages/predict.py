@@ -11,10 +11,10 @@ import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.canonical import Unknown, canonical_rows
-from pipeline.data.load import load_split
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.split import group_numbers
 from pipeline.data.tables import Table, check_columns, name_of, read_input, suffix_of, write_table
+from pipeline.data.task_data import load_split
 from pipeline.data.tasks import Metric, Task
 from pipeline.data.tokens import Cut
 from pipeline.records.run_record import RunRecord

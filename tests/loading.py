@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.load import load_all_rows
-from pipeline.data.task_data import TaskData
+from pipeline.data.task_data import TaskData, load_all_rows
 from pipeline.data.tasks import Task
 
 MOOD: dict[str, Any] = {

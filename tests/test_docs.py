@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app, main
-from pipeline.data.metric_names import METRICS_OF
+from pipeline.data.labels import METRICS_OF
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.methods.registry import METHODS, check_fits
 from pipeline.settings.kinds import Row

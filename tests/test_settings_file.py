@@ -133,7 +133,7 @@ def test_from_a_table_to_predictions_in_five_commands(
     def hub_rows(hub: Hub, task: object, split: str, labelled: bool, **_: object) -> pd.DataFrame:
         return published.rename(columns={"text": "text_a"}).astype({"id": str})
 
-    monkeypatch.setattr("pipeline.data.load._hub_rows", hub_rows)
+    monkeypatch.setattr("pipeline.data.task_data._hub_rows", hub_rows)
     status, out, _ = run("tasks", "new", "notes.csv", "--text", "sentence", "--label", "label")
     assert status == 0
     commands = [line.partition("#")[0].split()[3:] for line in out.splitlines()[-5:]]

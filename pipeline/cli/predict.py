@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from pipeline.cli import options
 from pipeline.cli.printing import print_evaluation, print_explanation, print_filled, print_result
-from pipeline.data.metric_names import EnsembleRule
+from pipeline.data.labels import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
 from pipeline.runs.kept_models import check_models, find_model, parse_model

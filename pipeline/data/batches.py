@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from pipeline.data.label_sets import are_sets, as_matrix
+from pipeline.data.labels import are_sets, as_matrix
 from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]

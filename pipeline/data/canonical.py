@@ -15,11 +15,20 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
-from pipeline.data.cells import as_label, as_number, is_blank, is_nested, number_of_class, parts_of
-from pipeline.data.label_sets import as_sets
-from pipeline.data.raw_labels import nearest_class
+from pipeline.data.cells import (
+    BROKEN,
+    as_label,
+    as_number,
+    is_blank,
+    is_broken,
+    is_nested,
+    name_among,
+    nearest_class,
+    number_of_class,
+    parts_of,
+)
+from pipeline.data.labels import as_sets, same_form
 from pipeline.data.tasks import Files, Hub, Source, Task
-from pipeline.data.texts import BROKEN, is_broken, name_among, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
 Unknown = Literal["error", "ignore"]

@@ -1,20 +1,31 @@
-"""Interpret a raw cell of a table: whether it is blank, and its value as a text, as a label and as a number.
+"""Interpret a raw cell of a table, or a text: whether it is blank, and its value as a text, as a label and as a number.
 
 All commands read cells by these functions, so ``predict`` and ``evaluate`` accept every file that ``tasks new`` does.
 """
 
 import ast
+import difflib
 import json
 import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data.texts import same_form
-from pipeline.system.errors import shortened
+from pipeline.data.labels import same_form
+from pipeline.system.errors import PipelineError, shortened
 
+BROKEN = "invalid Unicode (an unpaired surrogate), which no encoding can write"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Thai, Lao, Tibetan, Burmese, Khmer; kana; Chinese characters; kana of half width; rare Chinese characters.
+_UNSPACED = (
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _WHOLE = re.compile(r"\s*([+-]?[1-9][0-9]*)\s*")
 _BOOLEANS = ("true", "True", "TRUE", "false", "False", "FALSE")
 _MOST_EXACT = 2**53
@@ -25,6 +36,12 @@ _CALL = re.compile(r"(?:np\.|numpy\.)?(?:array|list|tuple|set|frozenset)\((.*?)(
 _GROUPED = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}([ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(\.[0-9]+)?\s*")
 _NO_DIGIT = re.compile(r"[^0-9.+-]")
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
+_NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
+_ASCII = bytes(range(128))
+_NOT_ALPHANUMERIC_ASCII = bytes(code for code in _ASCII if not chr(code).isalnum())
+_DIGITS = re.compile(r"[0-9]+")
+_ALIKE = 0.85
+"""Two labels are similar from this ratio of :mod:`difflib` on."""
 
 
 def is_blank(value: Any) -> bool:
@@ -138,3 +155,72 @@ def is_code(value: Any) -> bool:
     Read as numbers, different codes would coincide: 007 and 07 are both 7.
     """
     return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))
+
+
+def name_among(name: str, names: Iterable[str]) -> str | None:
+    """``name`` if it is in ``names``, else the only one that differs just in Unicode form, case or outer blanks."""
+    known = list(names)
+    keys = [unicodedata.normalize("NFKC", same_form(str(each))).casefold() for each in (name, *known)]
+    alike = [other for other, key in zip(known, keys[1:], strict=True) if key == keys[0]]
+    return name if name in known else alike[0] if len(alike) == 1 else None
+
+
+def count_words(text: str) -> int:
+    """The number of words in ``text``; in scripts without spaces, of characters."""
+    return len(text.split()) if text.isascii() else len(_WORD.findall(text))
+
+
+def is_broken(value: Any) -> bool:
+    """Whether a text holds a lone surrogate, which JSON can encode."""
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
+
+
+def check_input(text: object, where: str, task: str, is_pair: bool) -> tuple[str, ...]:
+    """The one or two texts of an input; a :class:`PipelineError` that names ``where`` it came from if it is unfit.
+
+    Args:
+        task: the name of the model's task.
+        is_pair: whether the model reads pairs.
+    """
+    reads = 'a pair of texts, such as ["a", "b"]' if is_pair else "a single text"
+    parts = tuple(text) if isinstance(text, tuple | list) else (text,)
+    if isinstance(text, tuple | list) != is_pair or len(parts) != (2 if is_pair else 1):
+        raise PipelineError(f"{where} is {shortened(text)}: task '{task}' reads {reads}")
+    for part in parts:
+        if not isinstance(part, str):
+            raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
+        if not part.strip():
+            raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
+        if is_broken(part):
+            raise PipelineError(f"{where} is {shortened(text)}: {BROKEN}")
+    return parts
+
+
+def text_key(text: str) -> str:
+    """``text`` without case, punctuation and white space, in one Unicode form.
+
+    Two texts with the same key count as the same.
+    """
+    if text.isascii():  # most are: five times as fast, and every text is read several times
+        key = text.encode().translate(None, _NOT_ALPHANUMERIC_ASCII).lower().decode()
+    else:
+        key = _NOT_ALPHANUMERIC.sub("", unicodedata.normalize("NFC", text).casefold())
+    # A text of punctuation alone stays as it is, or all such texts would count as the same.
+    return key or text
+
+
+def nearest_class(cell: Any, classes: Sequence[str]) -> str:
+    """A hint at the class that a text differs from only in case, space and punctuation, else at one spelt similarly.
+
+    Empty if no class is similar, for a blank and for a number.
+    """
+    if not isinstance(cell, str) or is_blank(cell) or not np.isnan(as_number(cell)):
+        return ""
+    same = [name for name in classes if text_key(name) == text_key(cell)]
+    return next((f" (did you mean {shortened(name)}?)" for name in [*same, *alike(cell, classes)]), "")
+
+
+def alike(name: str, names: Sequence[str]) -> list[str]:
+    """The most similar of ``names`` that have the digits of ``name``: Kat34 is no misspelt Kat35."""
+    alike = difflib.get_close_matches(name, names, 3, _ALIKE)
+    return [other for other in alike if _DIGITS.findall(other) == _DIGITS.findall(name)]

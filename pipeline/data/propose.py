@@ -10,14 +10,39 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from pipeline.data import raw_labels
 from pipeline.data.canonical import text_column
-from pipeline.data.cells import as_label, as_number, is_blank, is_object, listed, parts_of
-from pipeline.data.columns import Columns, find_columns, flag_columns, id_column, mean_words, meaning_of
+from pipeline.data.cells import (
+    as_label,
+    as_number,
+    count_words,
+    is_blank,
+    is_broken,
+    is_object,
+    listed,
+    parts_of,
+    text_key,
+)
+from pipeline.data.columns import (
+    FEW,
+    Columns,
+    Meaning,
+    are_numbers,
+    check_classes,
+    class_names,
+    class_order,
+    did_you_mean,
+    find_columns,
+    flag_columns,
+    id_column,
+    kind_of,
+    mean_words,
+    meaning_of,
+    oddly_written,
+    scores_of,
+    separator_in,
+)
 from pipeline.data.delimited import is_unnamed
-from pipeline.data.metric_names import Kind, Metric
-from pipeline.data.overlap import text_key
-from pipeline.data.texts import count_words, is_broken, same_form
+from pipeline.data.labels import Kind, Metric, same_form
 from pipeline.system.errors import PipelineError, few, rows_text, shortened
 
 _UNBALANCED = 2.0
@@ -69,7 +94,7 @@ class Proposal:
     def counts(self) -> dict[str, int]:
         """Rows by class, the most frequent first; if all classes are numbers, in ascending order."""
         counts = Counter(self.rows["label"].explode().dropna()) if self.kind != "score" else Counter()
-        names = self.classes if raw_labels.are_numbers(self.classes) else [name for name, _ in counts.most_common()]
+        names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
         return {name: counts[name] for name in names}
 
     @property
@@ -141,15 +166,15 @@ def propose(
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
     meaning = meaning_of(columns.label)
-    task_kind = "labels" if several is not None else kind or raw_labels.kind_of(rows["label"], where_label, meaning)
+    task_kind = "labels" if several is not None else kind or kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
     if task_kind == "score":
-        rows["label"] = raw_labels.scores_of(rows, where_label)
+        rows["label"] = scores_of(rows, where_label)
     else:
         one_by_one = rows.explode("label").dropna(subset=["label"])
         are_several = several is not None
-        raw_labels.check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
-        hints = tuple(raw_labels.did_you_mean(one_by_one))
+        check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
+        hints = tuple(did_you_mean(one_by_one))
     kept, lost = _agreeing(rows, task_kind, labels[~is_dropped], columns, where, is_guessed=not text)
     dropped["with the text of another row and another label"] = rows.index.difference(kept.index).tolist()
     rows = kept.reset_index(drop=True)
@@ -166,7 +191,7 @@ def propose(
         kind=task_kind,
         metric=metric_for(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(names, key=raw_labels.class_order)),
+        classes=tuple(sorted(names, key=class_order)),
         separator=joining,
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
@@ -232,9 +257,9 @@ def _label_lists(
     Without a ``kind`` rows have several labels if a cell holds a list of several, or joins labels of other cells.
     """
     are_lists = any(len(listed(value) or ()) > 1 for value in column)
-    names = pd.Series(raw_labels.class_names(column), dtype=object)
-    found = separator or (None if are_lists or raw_labels.oddly_written(names) else raw_labels.separator_in(names))
-    if kind is None and found == "," and raw_labels.are_numbers(names.str.split(",").explode()):
+    names = pd.Series(class_names(column), dtype=object)
+    found = separator or (None if are_lists or oddly_written(names) else separator_in(names))
+    if kind is None and found == "," and are_numbers(names.str.split(",").explode()):
         found = None  # a decimal comma, perhaps
     if kind not in (None, "labels") or (kind is None and not are_lists and found is None):
         return None, None, []
@@ -350,7 +375,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
         yield remark
     words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
     # A few names of two words may be cities.
-    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= raw_labels.FEW)]
+    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
     if not guessed or len(columns.text) > 1 or not others:
         return
     (text,) = columns.text
@@ -362,7 +387,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     )
 
 
-def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: raw_labels.Meaning | None) -> Iterator[str]:
+def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: Meaning | None) -> Iterator[str]:
     """Numbers that may be meant as labels of the other ``kind``, if nobody named it."""
     numbers = np.array(sorted({as_number(label) for label in labels}))  # 07 and 7 are one score
     are_scores = kind == "score"

@@ -1,15 +1,19 @@
-"""Divide labelled rows by texts and classes: into train, dev and test, in two, or into a sample and the rest."""
+"""Rows by their texts: equal ones, and divisions that keep them together.
+
+Labelled rows are divided by texts and classes: into train, dev and test, in two, or into a sample and the rest.
+"""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from pipeline.data.label_sets import are_sets, as_matrix, as_sets
-from pipeline.data.overlap import row_keys, text_key
+from pipeline.data.cells import text_key
+from pipeline.data.labels import are_sets, as_matrix, as_sets
 from pipeline.system.errors import PipelineError
 
 _HUB = 0.05
@@ -19,11 +23,53 @@ _LOPSIDED = 0.5
 _BINS = 5  # of scores
 
 
+def row_keys(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """One key a row; a pair has the same key in either order."""
+    keys = [map(text_key, rows[column]) for column in ("text_a", "text_b") if column in rows]
+    return (tuple(sorted(parts)) for parts in zip(*keys, strict=True))
+
+
+def row_hashes(rows: pd.DataFrame) -> np.ndarray:
+    """64-bit hashes of the keys of :func:`row_keys`, uint64 (n,), the same on every machine.
+
+    Between a million rows and a million others, unequal keys share a hash with a probability of 1 in 18 million.
+    """
+    hashes = (blake2b("\0".join(key).encode(), digest_size=8).digest() for key in row_keys(rows))
+    return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), np.uint64, len(rows))
+
+
+def overlapping_rows(rows: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+    """Mask (n,) of the ``rows`` whose text is also in ``others``."""
+    keys = list(row_keys(rows))
+    shared = set(keys).intersection(row_keys(others))  # keeps none of `others`, which may have millions of rows
+    return np.fromiter((key in shared for key in keys), bool, len(keys))
+
+
+def sharing_rows(train: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+    """Mask (n,) of the rows of ``other`` with a text of ``train``; a pair's texts are looked up one by one."""
+    columns = [column for column in ("text_a", "text_b") if column in train]
+    known = {text_key(text) for column in columns for text in train[column]}
+    are_known = (map(known.__contains__, map(text_key, other[column])) for column in columns)
+    return np.fromiter(map(any, zip(*are_known, strict=True)), bool, len(other))
+
+
+def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndarray:
+    """For every row of ``train`` (n,), the position of the first of ``parts`` that contains its text, or -1.
+
+    ``train`` is read once, however many parts there are.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    for position, rows in enumerate(parts):
+        for key in row_keys(rows):
+            first.setdefault(key, position)
+    return np.fromiter((first.get(key, -1) for key in row_keys(train)), np.int64, len(train))
+
+
 def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str) -> list[np.ndarray]:
     """Divide the rows by ``shares`` (P,), which add up to 1; returns the row positions of the P parts, ascending.
 
     Rows of equal text stay together, and so do pairs that share one text, unless that links too many pairs: then
-    parts may share texts (:func:`~pipeline.data.overlap.sharing_rows` counts the rows). Every class, or fifth of the
+    parts may share texts (:func:`sharing_rows` counts the rows). Every class, or fifth of the
     scores, is divided by ``shares`` as nearly as its texts allow: exactly, up to rounding, if no text repeats. A class
     reaches as many parts as it has texts not shared with other classes, starting with the first; every class is in the
     first. The split does not depend on the order of the rows.

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from pipeline.data.label_sets import holds_sets
+from pipeline.data.labels import holds_sets
 from pipeline.data.tables import write_table
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.system.atomic import clear_leftovers, make_folder, new_file, remove_folder, write_json

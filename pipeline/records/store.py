@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field, field_validator
 
-from pipeline.data.metric_names import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from pipeline.data.labels import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, new_folder, remove_folder, sha256_file, sha256_text, write_json

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.data.metric_names import EnsembleRule
+from pipeline.data.labels import EnsembleRule
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
 from pipeline.settings.kinds import KINDS

@@ -6,7 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.data.tasks import read_extras
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
@@ -156,7 +156,7 @@ def _value(group: list[tuple[str, dict[str, Any]]], key: str) -> str:
     for target, recipe in group:
         value = recipe.get(key)
         if isinstance(value, Mapping):  # only extra data is a table
-            value = ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or None
+            value = ", ".join(map(str, read_extras(value))) or None
         tasks[MISSING if value is None else str(value)][target] = None
     return "; ".join(f"{value} ({', '.join(names)})" if len(tasks) > 1 else value for value, names in tasks.items())
 

@@ -19,10 +19,9 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
-from pipeline.data.label_sets import names_in
-from pipeline.data.prediction import Prediction
+from pipeline.data.cells import check_input
+from pipeline.data.labels import Prediction, names_in
 from pipeline.data.tasks import Task
-from pipeline.data.texts import check_input
 from pipeline.data.tokens import Cut, TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of

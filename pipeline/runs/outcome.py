@@ -25,10 +25,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pipeline.data.load import read_test_texts
-from pipeline.data.overlap import row_hashes
+from pipeline.data.split import row_hashes
 from pipeline.data.tables import write_table
-from pipeline.data.task_data import TaskData
+from pipeline.data.task_data import TaskData, read_test_texts
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import save_fusion
 from pipeline.methods.registry import METHODS

@@ -27,7 +27,7 @@ from pipeline.data.batches import (
     padding_worth_a_pass,
     training_batches,
 )
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.split import group_numbers
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.split import at_most
 from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention

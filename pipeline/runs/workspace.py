@@ -10,11 +10,8 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import pandas as pd
 
-from pipeline.data.extra import extra_rows
-from pipeline.data.load import has_labelled_test, has_rows, load_all_rows, read_test_texts
-from pipeline.data.task_data import TaskData
-from pipeline.data.tasks import Task, find_task
-from pipeline.data.tasks.extra import Extra
+from pipeline.data.task_data import TaskData, extra_rows, has_labelled_test, has_rows, load_all_rows, read_test_texts
+from pipeline.data.tasks import Extra, Task, find_task
 from pipeline.methods.registry import check_fits
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.repository import configuration

@@ -6,21 +6,11 @@
 import hashlib
 from collections.abc import Mapping
 from itertools import chain
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
-from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
+from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, Extras, HeadKind, Pooling, Truncation
 from pipeline.settings import parts
 from pipeline.settings.fields import Real
 from pipeline.settings.parts import Count, Number, RecipePart, Tokens
@@ -34,9 +24,6 @@ ScoreLoss = Literal["normalised", "raw"]
 CosineSimilar = Literal["first", "second"]
 CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
-Extras = Annotated[
-    tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
-]
 
 USUAL_EPOCHS = 4
 MIN_STEPS = 400

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from pipeline.data.label_sets import are_sets
-from pipeline.data.metric_names import LEAST_TEMPERATURE, MOST_TEMPERATURE
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import LEAST_TEMPERATURE, MOST_TEMPERATURE, Prediction, are_sets
 
 _FEWEST = 20
 """Rows from which a temperature is fitted."""

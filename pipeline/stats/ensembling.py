@@ -15,9 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pipeline.data.label_sets import are_sets, as_matrix, as_sets
-from pipeline.data.metric_names import EnsembleRule, Metric
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import EnsembleRule, Metric, Prediction, are_sets, as_matrix, as_sets
 from pipeline.stats.metrics import score
 
 BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024

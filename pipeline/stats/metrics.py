@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pipeline.data.label_sets import are_sets, as_computed, as_matrix, one_hot
-from pipeline.data.metric_names import Metric
+from pipeline.data.labels import Metric, are_sets, as_computed, as_matrix, one_hot
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from scipy import special, stats
 
-from pipeline.data.label_sets import are_sets, as_computed
-from pipeline.data.metric_names import METRICS_OF, Metric
+from pipeline.data.labels import METRICS_OF, Metric, are_sets, as_computed
 from pipeline.stats.metrics import METRICS
 
 Verdict = Literal["better", "worse", "not significant"]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.data.label_sets import as_sets
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction, as_sets
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 

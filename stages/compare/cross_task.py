@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.tasks import Task
 from pipeline.models.lean import make_lean
 from pipeline.records.run_record import Reading, RunRecord, TaskScore

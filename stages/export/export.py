@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from pipeline.data.load import has_rows, load_split
+from pipeline.data.task_data import has_rows, load_split
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label
-from pipeline.data.load import read_test_texts
 from pipeline.data.tables import FORMATS, SUFFIXES, read_foreign, read_table, write_table
+from pipeline.data.task_data import read_test_texts
 from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data.load import load_all_rows
-from pipeline.data.overlap import row_hashes
+from pipeline.data.split import row_hashes
 from pipeline.data.tables import read_table, write_table
+from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import find_task
 from pipeline.runs.outcome import seen_by
 from pipeline.runs.workspace import Workspace

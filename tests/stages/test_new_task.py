@@ -16,10 +16,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.cells import is_code
-from pipeline.data.load import load_all_rows
-from pipeline.data.overlap import text_key
+from pipeline.data.cells import is_code, text_key
 from pipeline.data.tables import FORMATS, read_table, write_table
+from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import find_task
 from pipeline.runs.workspace import Splits
 from pipeline.settings.study import ScoredRows

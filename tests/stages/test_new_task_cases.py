@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.load import load_all_rows
 from pipeline.data.tables import read_foreign
+from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from stages.new_task import new_task

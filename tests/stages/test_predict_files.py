@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.tables import check_output, read_foreign
 from pipeline.data.tokens import Cut
 from pipeline.runs.workspace import Workspace

@@ -1,17 +1,28 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from pipeline.data.label_sets import names_in
-from pipeline.data.metric_names import METRICS_OF, Kind, Metric
-from pipeline.data.texts import same_form
+from pipeline.data.labels import METRICS_OF, Kind, Metric, names_in, same_form
 from pipeline.system.errors import PipelineError, nearest, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
 
@@ -263,3 +274,65 @@ def find_task(name: str, *data: Path) -> Task:
         f"unknown task {shortened(name)}{hint}: python -m pipeline tasks list names all; or name a task file, or put"
         " <task>/task.toml into --data DIR"
     )
+
+
+class Extra(BaseModel):
+    """A source of rows, and how its labels become the target's; by default they mean the same."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    task: Name
+    labels: tuple[tuple[str, float], ...] = Field((), description="class of the source -> label of the target")
+    scale: tuple[float, float] | None = Field(None, description="label = scale[0] * score of the source + scale[1]")
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _in_order(cls, value: Any) -> Any:
+        """A table of labels as sorted pairs, so that equal tables give equal recipes."""
+        return tuple(sorted((str(key), label) for key, label in value.items())) if isinstance(value, Mapping) else value
+
+    @field_serializer("labels")
+    def _as_table(self, value: tuple[tuple[str, float], ...]) -> dict[str, float]:
+        return dict(value)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.labels and self.scale is not None:
+            raise ValueError("labels are for classes and scale for scores: give one of them")
+        return self
+
+    def __str__(self) -> str:
+        """``sick``, ``cfimdb (0 as 1, 1 as 3)``, ``sick (1.25 x - 1.25)``."""
+        if self.labels:
+            return f"{self.task} ({', '.join(f'{key} as {label:g}' for key, label in self.labels)})"
+        if self.scale is not None:
+            return f"{self.task} ({self.scale[0]:g} x {self.scale[1]:+g})"
+        return self.task
+
+
+def _listed(value: Any) -> Any:
+    """``{ sick = {}, cfimdb = { labels = { 0 = 1, 1 = 3 } } }`` as a list of sources."""
+    if isinstance(value, Mapping):
+        for name, options in value.items():
+            if not isinstance(options, Mapping):
+                raise ValueError(f"'{name}': write a table, such as extra = {{ {name} = {{}} }}")
+        return [{**value[name], "task": name} for name in value]
+    return value
+
+
+def _by_name(sources: tuple[Extra, ...]) -> tuple[Extra, ...]:
+    """Sort ``sources`` by name, so that their order does not tell recipes apart."""
+    ordered = tuple(sorted(sources, key=lambda source: source.task))
+    for first, second in pairwise(ordered):
+        if first.task == second.task:
+            raise ValueError(f"'{first.task}' is named more than once: a task is one source")
+    return ordered
+
+
+def _table(sources: tuple[Extra, ...]) -> dict[str, Any]:
+    """The inverse of :func:`_listed`."""
+    return {source.task: source.model_dump(exclude={"task"}) for source in sources}
+
+
+Extras = Annotated[tuple[Extra, ...], BeforeValidator(_listed), AfterValidator(_by_name), PlainSerializer(_table)]
+read_extras: Callable[[Any], tuple[Extra, ...]] = TypeAdapter(Extras).validate_python

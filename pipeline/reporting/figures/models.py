@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
-from pipeline.data.metric_names import METRICS_OF
+from pipeline.data.labels import METRICS_OF
 from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, label_width, panels, short_number
 from pipeline.reporting.report import Figure

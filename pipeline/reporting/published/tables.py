@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.data.tasks import read_extras
 from pipeline.records.studies import Line
 from pipeline.reporting.published import values as printed
 from pipeline.reporting.report import MISSING, Cell, Table, count, difference_cell, number, scores_cell
@@ -187,7 +187,7 @@ def our_settings(recipe: Recipe, method: Method) -> dict[str, Any]:
     if values["embedding_learning_rate"] is None and values["layer_decay"] == 1:
         values["embedding_learning_rate"] = values["backbone_learning_rate"]
     values["steps_per_epoch"] = values["steps_per_epoch"] or values["max_steps_per_epoch"]
-    values["extra"] = [str(Extra.model_validate(source)) for source in parse_extra(values["extra"])]
+    values["extra"] = [str(source) for source in read_extras(values["extra"])]
     return values
 
 

@@ -6,11 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data.load import load_all_rows
-from pipeline.data.overlap import overlapping_rows
-from pipeline.data.task_data import Added
-from pipeline.data.tasks import Task, find_task
-from pipeline.data.tasks.extra import Extra
+from pipeline.data.split import overlapping_rows
+from pipeline.data.task_data import Added, load_all_rows
+from pipeline.data.tasks import Extra, Task, find_task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

@@ -17,9 +17,9 @@ import pytest
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, as_number
-from pipeline.data.load import load_split
 from pipeline.data.propose import Proposal, propose
 from pipeline.data.tables import read_foreign, read_table, write_table
+from pipeline.data.task_data import load_split
 from pipeline.data.tasks import Files, Task
 from pipeline.system.errors import PipelineError
 

@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 import pytest
 
-from pipeline.data.load import load_split, read_test_texts
+from pipeline.data.task_data import load_split, read_test_texts
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from tests.loading import load_task_data

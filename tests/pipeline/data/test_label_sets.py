@@ -8,13 +8,11 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import canonical_rows
-from pipeline.data.extra import extra_rows
-from pipeline.data.label_sets import are_sets, as_matrix, as_sets, names_in
-from pipeline.data.load import has_labelled_test
+from pipeline.data.labels import are_sets, as_matrix, as_sets, names_in
 from pipeline.data.split import cut, split_rows, strata, stratified
 from pipeline.data.tables import read_table, write_table
-from pipeline.data.tasks import Task
-from pipeline.data.tasks.extra import Extra
+from pipeline.data.task_data import extra_rows, has_labelled_test
+from pipeline.data.tasks import Extra, Task
 from pipeline.system.errors import PipelineError
 from tests.loading import MOOD
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.data import canonical
 from pipeline.data.canonical import canonical_rows, fingerprint
-from pipeline.data.load import load_split, read_test_texts
+from pipeline.data.task_data import load_split, read_test_texts
 from pipeline.data.tasks import Files, Task
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD, load_task_data

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.data import overlap
-from pipeline.data.overlap import LEAST_WORDS, find_repeats, overlapping_rows, row_keys, sharing_rows, text_key
+from pipeline.data.cells import text_key
+from pipeline.data.split import overlapping_rows, row_keys, sharing_rows
+from stages import check_task
 
 
 @pytest.mark.parametrize(
@@ -80,42 +81,50 @@ def rows(values: list[str]) -> pd.DataFrame:
 
 
 def are_near(one: set[str], other: set[str]) -> bool:
-    return min(len(one), len(other)) >= LEAST_WORDS and len(one - other) <= 1 and len(other - one) <= 1
+    return min(len(one), len(other)) >= check_task.LEAST_WORDS and len(one - other) <= 1 and len(other - one) <= 1
+
+
+def counts(**splits: list[str]) -> dict[tuple[str, str], int]:
+    """The counts of the report, by its verb and by split."""
+    found = [re.match(r"[\w -]+: (\d+) of the (\w+) rows (\w+)", line) for line in reported(**splits)]
+    return {(line[3], line[2]): int(line[1]) for line in found if line}
+
+
+def reported(**splits: list[str]) -> list[str]:
+    return check_task.repeat_lines({split: rows(texts) for split, texts in splits.items()})
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=14), st.lists(texts, max_size=8))
 def test_the_counts_are_those_of_every_pair(train: list[str], dev: list[str]) -> None:
-    found = find_repeats({"train": rows(train), "dev": rows(dev)})
     train_keys, dev_keys = (list(row_keys(rows(part))) for part in (train, dev))
-    assert found.equal == {
-        "train": len(train) - len(set(train_keys)), "dev": len(dev) - len(set(dev_keys))
-    }  # fmt: skip
-    assert found.equal_in_train == {"dev": sum(key in train_keys for key in dev_keys)}
 
     def near(text: str, key: tuple[str, ...]) -> bool:
         words = set(re.findall(r"\w+", text))
         others = (other for other, own in zip(train, train_keys, strict=True) if own != key)
         return any(are_near(words, set(re.findall(r"\w+", other))) for other in others)
 
-    assert found.near_in_train == {
-        "train": sum(near(text, key) for text, key in zip(train, train_keys, strict=True)),
-        "dev": sum(
+    expected = {
+        ("repeat", "train"): len(train) - len(set(train_keys)),
+        ("repeat", "dev"): len(dev) - len(set(dev_keys)),
+        ("are", "dev"): sum(key in train_keys for key in dev_keys),
+        ("differ", "train"): sum(near(text, key) for text, key in zip(train, train_keys, strict=True)),
+        ("differ", "dev"): sum(
             near(text, key) and key not in train_keys for text, key in zip(dev, dev_keys, strict=True)
         ),
-    }  # fmt: skip
-    assert found.compared == found.texts == len({*train_keys, *dev_keys})
+    }
+    assert counts(train=train, dev=dev) == {key: count for key, count in expected.items() if count}
 
 
 def test_digits_and_punctuation_do_not_tell_texts_apart_and_columns_do() -> None:
     long = "order 1234 of the red lamp came two days late"
-    found = find_repeats({"train": rows([long]), "dev": rows([long.replace("1234", "98,") + "!"])})
-    assert found.near_in_train == {"train": 0, "dev": 1}
+    assert counts(train=[long], dev=[long.replace("1234", "98,") + "!"]) == {("differ", "dev"): 1}
     pairs = rows([long]).assign(text_b="x"), rows(["x"]).assign(text_b=long + " again")
-    assert find_repeats(dict(zip(("train", "dev"), pairs, strict=True))).near_in_train["dev"] == 0
+    lines = check_task.repeat_lines(dict(zip(("train", "dev"), pairs, strict=True)))
+    assert lines == ["no equal texts, no near-duplicates"]
 
 
 def test_a_large_table_is_compared_in_part_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "MOST_WORDS", 30)
-    found = find_repeats({"train": rows([" ".join(WORDS) + f" x{number}x" for number in "abcdef"])})
-    assert (found.compared, found.texts) == (3, 6)
+    monkeypatch.setattr(check_task, "MOST_WORDS", 30)
+    lines = reported(train=[" ".join(WORDS) + f" x{number}x" for number in "abcdef"])
+    assert lines[-1] == "near-duplicates: only 3 of 6 texts were compared"

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.data.cells import count_words
 from pipeline.data.columns import columns_named, find_columns
 from pipeline.data.propose import metric_for, renames_in
-from pipeline.data.texts import count_words
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
 

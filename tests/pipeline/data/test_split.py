@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.data.overlap import text_key
+from pipeline.data.cells import text_key
 from pipeline.data.split import at_most, cut, split_rows, stratified, text_groups
 from pipeline.system.errors import PipelineError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.data.load import load_all_rows
-from pipeline.data.metric_names import METRICS_OF
+from pipeline.data.labels import METRICS_OF
+from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import BUILT_IN, Task, UnknownTaskError, built_in_tasks, find_task
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.data import load
+from pipeline.data import task_data
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 
@@ -51,11 +51,11 @@ def test_a_built_in_task_in_no_folder_is_read_from_the_hub_which_is_said_once(
 ) -> None:
     read: list[str] = []
 
-    def published(hub: load.Hub, task: load.Task, split: str, labelled: bool, **_: object) -> pd.DataFrame:
+    def published(hub: task_data.Hub, task: task_data.Task, split: str, labelled: bool, **_: object) -> pd.DataFrame:
         read.append(split)
         return pd.DataFrame({"id": ["0", "1"], "text_a": [f"{split} one", f"{split} two"], "label": [0, 1]})
 
-    monkeypatch.setattr(load, "_hub_rows", published)
+    monkeypatch.setattr(task_data, "_hub_rows", published)
     mine, theirs = folders
     (theirs / "sst").mkdir()  # without a table it has no rows
     place = opened(mine, theirs)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.heads import CosineHead, build_head
 from pipeline.models.transfer_model import TransferModel

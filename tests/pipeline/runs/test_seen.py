@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_evaluation
-from pipeline.data.overlap import row_hashes
-from pipeline.data.tasks.extra import Extra
+from pipeline.data.split import row_hashes
+from pipeline.data.tasks import Extra
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SEEN
 from pipeline.runs.workspace import Workspace

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.canonical import fingerprint
-from pipeline.data.overlap import overlapping_rows
+from pipeline.data.split import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import ScoredRows

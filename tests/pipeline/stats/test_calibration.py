@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.stats.calibration import Surer, calibration_error, fit_temperature, surer
 
 RNG = np.random.default_rng(0)

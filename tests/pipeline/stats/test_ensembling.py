@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.tasks import find_task
 from pipeline.stats.ensembling import choose, combine, first_half
 from pipeline.stats.metrics import accuracy

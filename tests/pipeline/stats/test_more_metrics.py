@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, matthews_corrcoef
 
-from pipeline.data.label_sets import as_sets
-from pipeline.data.metric_names import METRICS_OF, Metric
+from pipeline.data.labels import METRICS_OF, Metric, as_sets
 from pipeline.data.tasks import Task
 from pipeline.stats.metrics import METRICS, best_threshold_of_labels, class_scores, score
 from pipeline.stats.paired import paired_difference, score_interval

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.data.metric_names import METRICS_OF
+from pipeline.data.labels import METRICS_OF
 from pipeline.reporting.report import comparison_text
 from pipeline.stats.metrics import METRICS, Metric, score
 from pipeline.stats.paired import (

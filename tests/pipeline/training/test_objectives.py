@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.data.label_sets import as_matrix
+from pipeline.data.labels import as_matrix
 from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
 from pipeline.settings.recipe import Recipe

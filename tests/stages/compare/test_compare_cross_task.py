@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.data.prediction import Prediction
+from pipeline.data.labels import Prediction
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import pool
 from pipeline.records.run_record import RunRecord
