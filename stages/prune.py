@@ -21,8 +21,8 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.calibration import fit_temperature
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import process_count
 from pipeline.training.devices import make_accelerator, peak_memory_mb, reset_peak_memory
-from pipeline.training.process_group import process_count
 
 
 def prune(

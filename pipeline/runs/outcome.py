@@ -42,10 +42,11 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import process_count
 from pipeline.system.reading import check_regular, present, reading
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, processor
-from pipeline.training.process_group import on_main_process, process_count
+from pipeline.training.process_group import on_main_process
 
 Record = TypeVar("Record", covariant=True)
 Use = Literal["trained", "selected", "unknown"]

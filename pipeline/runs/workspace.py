@@ -24,9 +24,9 @@ from pipeline.settings.resolve import resolve
 from pipeline.settings.study import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.system.memo import Memo
+from pipeline.system.process import process_count
 from pipeline.system.streams import announce, notice
 from pipeline.training.devices import resolve_precision
-from pipeline.training.process_group import process_count
 
 Result = TypeVar("Result")
 Key = TypeVar("Key", str, Task)

@@ -27,6 +27,11 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def process_count() -> int:
+    """How many processes train together, according to the launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def cores() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,7 +22,8 @@ from torch import nn
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
-from pipeline.training.process_group import is_sharded, process_count, process_group, set_up_sharding
+from pipeline.system.process import process_count
+from pipeline.training.process_group import is_sharded, process_group, set_up_sharding
 
 _BF16 = {"avx512_bf16", "amx_bf16"}
 """Linux's names for the bf16 instructions of x86 processors."""

@@ -23,14 +23,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import is_main_process
+from pipeline.system.process import is_main_process, process_count
 
 T = TypeVar("T")
-
-
-def process_count() -> int:
-    """How many processes train together, according to the launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def on_main_process(action: Callable[[], T]) -> T:

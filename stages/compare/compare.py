@@ -11,9 +11,8 @@ from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
-from pipeline.system.process import is_main_process
+from pipeline.system.process import is_main_process, process_count
 from pipeline.system.streams import notice
-from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import runs_to_read, score_across, unread
 from stages.compare.executors.pool import Executor

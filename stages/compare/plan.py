@@ -30,7 +30,7 @@ class Job:
     needs: tuple[Job, ...] = ()
     """Jobs that it builds on. Several may be adapters of a fusion's target, which takes the best one on dev."""
     backbone: str | None = None
-    """Another than the study's."""
+    """If it is not the study's."""
     trials: tuple[Job, ...] = field(default=(), repr=False)
     """The best of them on dev gives this job its recipes; those of ``parts`` stand in until that is known."""
     rule: JoinedBy = "mean"
@@ -41,7 +41,8 @@ class Job:
     tested: bool = True
     """An adapter starts from a source only if that helps significantly."""
     reshuffle: int = 0
-    """Of several runs that differ only in the order of batches and in dropout: which. Trials are those of the first."""
+    """The number of this run among several that differ only in the order of batches and in dropout. Only the first of
+    them has trials."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
     tuned: str = field(default="", compare=False)

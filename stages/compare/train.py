@@ -15,9 +15,9 @@ from rich.text import Text
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import MachineError, PipelineError, machine_errors
 from pipeline.system.streams import notice
-from pipeline.training.process_group import on_main_process, process_count
+from pipeline.training.process_group import on_main_process
 from pipeline.training.progress import console
-from stages.compare.executors.pool import Outcome, Pool, bug
+from stages.compare.executors.pool import Outcome, Pool, carried_out
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 from stages.compare.progress import Progress
@@ -42,16 +42,7 @@ class _Here:
         self._ended: list[tuple[int, Outcome]] = []
 
     def start(self, number: int, title: str, work: Callable[[], Any]) -> None:
-        try:
-            with machine_errors():
-                outcome = Outcome(work())
-        except PipelineError as error:
-            outcome = Outcome(error=error)
-        except Exception as error:
-            if process_count() > 1:  # the other processes would wait for this one
-                raise
-            outcome = Outcome(error=bug(error))
-        self._ended.append((number, outcome))
+        self._ended.append((number, carried_out(work)))
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
         if not self._ended:

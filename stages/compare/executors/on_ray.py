@@ -1,7 +1,7 @@
 """Cells as tasks of Ray Core (Moritz et al. 2018), one cell a task, on this machine or on a cluster.
 
-Ray starts a task again elsewhere when its worker or node is lost; the cell then resumes from its checkpoint. What this
-relies on is storage: every node sees the same reports, store, data and backbone under the same paths.
+Ray starts a task again elsewhere when its worker or node is lost; the cell then resumes from its checkpoint. This
+requires shared storage: every node must see the same reports, store, data and backbone under the same paths.
 """
 
 import logging
@@ -35,9 +35,9 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     """A pool of the nodes of a Ray cluster.
 
     Args:
-        address: of the cluster, such as ``10.0.0.1:6379`` or ``auto``; None: that of ``RAY_ADDRESS``, or a cluster of
-            this machine alone, which ends with the pool.
-        jobs: most cells at once; None: as many as there is room for.
+        address: the cluster's, such as ``10.0.0.1:6379`` or ``auto``; None: that of ``RAY_ADDRESS``, or a cluster on
+            this machine only, which ends with the pool.
+        jobs: maximum number of cells at once; None: as many as there is room for.
 
     Raises:
         PipelineError: no cluster answers at the address.
@@ -56,7 +56,7 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         raise _no_cluster(address or "this machine", str(error).partition("\n")[0]) from error
     finally:
-        for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would end without a word
+        for number, handler in handlers.items():  # Ray handles SIGTERM itself, and would end silently
             signal.signal(number, handler)
     pool = _Ray(resources, jobs, is_here=address is None)
     try:
@@ -72,7 +72,7 @@ def _no_cluster(address: str, why: str) -> PipelineError:
 
 class _Ray:
     def __init__(self, resources: Resources, jobs: int | None, is_here: bool) -> None:
-        """Args: is_here: whether the cluster is this machine alone."""
+        """Args: is_here: whether the cluster is this machine only."""
         self._resources, self._jobs, self._is_here = resources, jobs, is_here
         memory = {} if resources.memory_gb is None else {"memory": int(resources.memory_gb * _GIB)}
         self._needs = {"CPU": float(resources.cpus), "GPU": resources.gpus, **memory}
@@ -89,7 +89,7 @@ class _Ray:
 
     @property
     def at_once(self) -> int:
-        # One always: a cell that waits for room makes a cluster grow that can.
+        # At least one: a waiting cell makes an autoscaling cluster grow.
         room = max(1, sum(self._rooms()))
         return room if self._jobs is None else min(room, self._jobs)
 
@@ -123,14 +123,14 @@ class _Ray:
         try:
             outcome: Outcome = ray.get(reference)
             return outcome
-        except RayTaskError as error:  # an error of the node's own, which Ray does not try again
+        except RayTaskError as error:  # an error on the node, which Ray does not retry
             return Outcome(error=broken(str(error)))
         except RayError as error:
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return Outcome(error=lost(why, 1 + self._resources.retries))
 
     def close(self) -> None:
-        """Interrupt the cells that still run, and wait until they have kept their state."""
+        """Interrupt the running cells, and wait until they have saved their state."""
         running = list(self._running)
         for reference in running:
             with suppress(RayError, ValueError):
@@ -141,7 +141,7 @@ class _Ray:
 
 
 def _carried_out(work: bytes, threads: int, processes: int, directory: str) -> Outcome:
-    """A task: the cell in the driver's working directory, since paths are as the driver was given them."""
+    """A Ray task: run the cell in the driver's working directory, since its paths may be relative to that."""
     place = f"node {platform.node()} {ray.get_runtime_context().get_node_id()[:6]}"
     try:
         os.chdir(directory)

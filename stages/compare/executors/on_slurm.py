@@ -1,4 +1,4 @@
-"""Cells as jobs of Slurm, through submitit: those that are ready together are one array.
+"""Cells as Slurm jobs, submitted through submitit: cells that are ready at the same time form one array.
 
 A job that is preempted or reaches its time limit is requeued, and its cell resumes from its checkpoint.
 """
@@ -24,21 +24,21 @@ from pipeline.training.progress import console
 from stages.compare.executors.pool import Outcome, Pool, broken, carried_out_here, lost
 
 _MOST_AT_ONCE = 1000
-"""Cells of an array: what Slurm allows where its administrator did not say otherwise (MaxArraySize)."""
+"""Cells of an array: Slurm's default limit (MaxArraySize)."""
 _RETRY_SECONDS = 60.0
-"""Between two submissions where the first was refused, unless a job ends meanwhile: there may be a limit of jobs."""
+"""Wait before submitting again after a refusal, unless a job ends earlier: there may be a limit on jobs."""
 _RULE = "-" * 22
 """Above and below the trace in submitit's message."""
 
 
 @contextmanager
 def slurm_jobs(resources: Resources, reports: Path, jobs: int | None = None, cluster: str = "slurm") -> Iterator[Pool]:
-    """A pool of Slurm's jobs.
+    """A pool of Slurm jobs.
 
     Args:
-        reports: a folder on storage that all nodes share; jobs are described there while they exist.
-        jobs: most cells at once; None: as Slurm allows.
-        cluster: submitit's name of what runs the jobs; ``local`` runs them on this machine.
+        reports: a folder on storage that all nodes share; it holds the descriptions of jobs while they exist.
+        jobs: maximum number of cells at once; None: as many as Slurm allows.
+        cluster: submitit's name of the scheduler; ``local`` runs the jobs on this machine.
 
     Raises:
         PipelineError: Slurm is not on this machine.
@@ -55,7 +55,7 @@ def slurm_jobs(resources: Resources, reports: Path, jobs: int | None = None, clu
 
 
 def slurm_parameters(resources: Resources, jobs: int | None = None) -> dict[str, Any]:
-    """What a job is given, in submitit's words."""
+    """The resources of a job, as submitit names them."""
     if 0 < resources.gpus < 1:
         raise PipelineError(f"[resources] gpus = {resources.gpus}: Slurm gives whole GPUs: write 1")
     parameters: dict[str, Any] = {
@@ -76,7 +76,7 @@ def slurm_parameters(resources: Resources, jobs: int | None = None) -> dict[str,
 
 
 class _Requeued:
-    """What a job runs. Its ``checkpoint`` tells submitit that, interrupted, it can simply be run again."""
+    """The function of a job. Its ``checkpoint`` tells submitit that an interrupted job can simply be run again."""
 
     def __call__(self, work: bytes, threads: int, processes: int) -> Outcome:
         outcome = carried_out_here(work, threads, processes)
@@ -89,8 +89,8 @@ class _Requeued:
 class _Slurm:
     def __init__(self, resources: Resources, folder: Path, jobs: int | None, cluster: str) -> None:
         self.places, self.memory_gb, self._resources = "", resources.memory_gb, resources
-        # An array bounds its own cells alone, and cells that become ready later are another array.
-        most = jobs or (1 if cluster == "local" else _MOST_AT_ONCE)  # Slurm has queues of its own
+        # The limit of an array holds for its own cells only, and cells that become ready later form another array.
+        most = jobs or (1 if cluster == "local" else _MOST_AT_ONCE)  # Slurm queues jobs itself
         self.at_once = min(most, _MOST_AT_ONCE)
         self._executor = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=resources.retries)
         self._executor.update_parameters(**slurm_parameters(resources, jobs))
@@ -113,7 +113,7 @@ class _Slurm:
         return [(number, self._outcome(self._running.pop(number))) for number in ended]
 
     def _submit(self) -> None:
-        """Submit the cells that are ready as one array. If Slurm refuses, they stay ready as long as others run.
+        """Submit the cells that are ready as one array. If Slurm refuses them while others run, they stay ready.
 
         Raises:
             PipelineError: Slurm refuses, and none runs.
@@ -121,7 +121,7 @@ class _Slurm:
         numbers, works = zip(*self._ready, strict=True)
         threads, processes = self._resources.cpus, self._resources.processes
         try:
-            with redirect_stderr(io.StringIO()):  # where submitit prints what the error says too
+            with redirect_stderr(io.StringIO()):  # submitit prints there what the error says, too
                 jobs = self._executor.map_array(_Requeued(), works, [threads] * len(works), [processes] * len(works))
         except FailedJobError as error:
             reason = "; ".join(line.removeprefix("sbatch: error: ") for line in str(error).strip().splitlines())

@@ -63,18 +63,27 @@ Executor = Callable[[], AbstractContextManager[Pool]]
 """Opens a pool. When it closes, running cells are asked to end; they can be resumed."""
 
 
-def carried_out(work: bytes) -> Outcome:
+def carried_out(work: Callable[[], Any]) -> Outcome:
     """Run a cell in this process. Errors are returned, so that they end neither the worker nor other cells."""
     try:
         # The main process prints results; output of libraries goes to standard error.
         with redirect_stdout(sys.stderr), machine_errors():
-            return Outcome(pickle.loads(work)())
+            return Outcome(work())
     except MachineError as error:
         return Outcome(error=MachineError(str(error)))
     except PipelineError as error:
         return Outcome(error=PipelineError(str(error)))
     except Exception as error:
-        return Outcome(error=bug(error))
+        if process.process_count() > 1:  # the other processes would wait for this one
+            raise
+        traceback.print_exc()
+        told = f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)"
+        return Outcome(error=PipelineError(told))
+
+
+def _received(work: bytes) -> Outcome:
+    """:func:`carried_out` a cell that another process sent; that its classes cannot be imported is its error."""
+    return carried_out(lambda: pickle.loads(work)())
 
 
 def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
@@ -86,7 +95,7 @@ def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
     if processes == 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         process.set_up()
-        return carried_out(work)
+        return _received(work)
     with tempfile.TemporaryDirectory(prefix="cell-") as folder:
         task, outcome = Path(folder, "work"), Path(folder, "outcome")
         task.write_bytes(work)
@@ -131,19 +140,13 @@ def broken(trace: str) -> PipelineError:
     return PipelineError(f"its worker failed: {reason} (the trace is on standard error)")
 
 
-def bug(error: Exception) -> PipelineError:
-    """The error of a cell that ``error`` ended, inside its handler; the traceback goes to standard error."""
-    traceback.print_exc()
-    return PipelineError(f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)")
-
-
 def _work(descriptor: int) -> None:
     """Run the cells that come through a connection, until the main process closes the pool or ends."""
     cells = Connection(descriptor)
     threading.Thread(target=_end_with_main_process, daemon=True).start()
     with suppress(EOFError, OSError):  # finished work is in the ledger
         while True:
-            cells.send(carried_out(cells.recv_bytes()))
+            cells.send(_received(cells.recv_bytes()))
 
 
 def _end_with_main_process() -> None:
@@ -160,7 +163,7 @@ def main() -> int:
             _work(int(sys.argv[1]))
             return 0
         work, outcome = map(Path, sys.argv[1:])
-        ended = carried_out(work.read_bytes())
+        ended = _received(work.read_bytes())
     except KeyboardInterrupt as interrupt:
         return process.interrupt_status(interrupt)
     if process.is_main_process():

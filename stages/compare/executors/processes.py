@@ -28,17 +28,17 @@ _ENDING_SECONDS = 60.0
 """How long workers may take to end once the pool is closed. A second Ctrl-C ends the wait."""
 
 _THREADS = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
-"""Where torch, and the tokenizers, read how many threads to use."""
+"""The variables from which torch and the tokenizers read their number of threads."""
 
 
 @contextmanager
 def processes(jobs: int, retries: int = 3) -> Iterator[Pool]:
-    """A pool of ``jobs`` processes. Each has its share of the cores in threads, unless the environment says how many.
+    """A pool of ``jobs`` processes, which share the cores evenly unless the environment sets the number of threads.
 
-    Of several GPUs each process gets one in turn.
+    If there are several GPUs, the processes take them in turn.
 
     Args:
-        retries: how often a cell is carried out again whose process was killed.
+        retries: how often a cell is run again after its process was killed.
     """
     pool = _Processes(jobs, retries, torch.cuda.device_count() if on_gpu() else 0)
     try:
@@ -48,12 +48,12 @@ def processes(jobs: int, retries: int = 3) -> Iterator[Pool]:
 
 
 class _Worker:
-    """A process that carries out one cell at a time; what it prints is printed here to standard error."""
+    """A process that runs one cell at a time; its output is printed here to standard error."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.cell: int | None = None
         self.cells, theirs = Pipe()
-        # A session of its own: of Ctrl-C in a terminal it learns from us, once.
+        # In a new session, Ctrl-C in a terminal does not reach it: we tell it, once.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stages.compare.executors.pool", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -69,11 +69,11 @@ class _Worker:
 
     def start(self, cell: int, work: bytes) -> None:
         self.cell = cell
-        with suppress(BrokenPipeError):  # it was killed while it was idle, as :meth:`outcome` will say
+        with suppress(BrokenPipeError):  # it was killed while idle: :meth:`outcome` reports that
             self.cells.send_bytes(work)
 
     def outcome(self) -> Outcome | None:
-        """How its cell ended, when :attr:`cells` can be read; None: the process has ended."""
+        """The outcome of its cell, once :attr:`cells` can be read; None: the process has ended."""
         with suppress(EOFError, OSError):
             outcome: Outcome = self.cells.recv()
             return outcome
