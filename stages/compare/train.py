@@ -18,10 +18,9 @@ from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
 from pipeline.training.progress import console
 from stages.compare.executors.pool import Outcome, Pool, carried_out
-from stages.compare.jobs import Jobs
+from stages.compare.jobs import POLL_SECONDS, Ended, Jobs, RemoteJob, appeared
 from stages.compare.plan import Job
 from stages.compare.progress import Progress
-from stages.compare.remote import POLL_SECONDS, Ended, RemoteJob, appeared
 
 
 def train(jobs: Jobs, progress: Progress, pool: Pool | None = None) -> None:

@@ -21,7 +21,7 @@ from pipeline.system.errors import MachineError, PipelineError
 from stages.compare.compare import compare
 from stages.compare.executors.pool import Outcome
 from stages.compare.executors.processes import executor_of, processes
-from stages.compare.remote import RemoteJob
+from stages.compare.jobs import RemoteJob
 from tests import forked
 from tests.forked import Forked
 from tests.runs import final_numbers
