@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.cli.settings_file import settings
+from pipeline.cli.options import settings
 from pipeline.data.tasks import Hub
 from tests.nano import write_tasks
 

@@ -11,7 +11,7 @@ from pipeline.data.labels import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
 from pipeline.runs.kept_models import check_models, find_model, parse_model
-from pipeline.settings.fields import parse_layers
+from pipeline.settings.parts import parse_layers
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, reading

@@ -5,9 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import DATA, PLACES, DataFolders, Flag, Seed
+from pipeline.cli.options import DATA, PLACES, DataFolders, Flag, Seed, settings
 from pipeline.cli.printing import print_lines
-from pipeline.cli.settings_file import settings
 from pipeline.data.labels import Kind
 from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
 from pipeline.system.errors import PipelineError
