@@ -5,7 +5,7 @@ from pathlib import Path
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
 from stages.serve.door import Limits
-from stages.serve.serve import StoreShelf
+from stages.serve.shelf import StoreShelf
 
 from . import child
 from .backbones import Shape, backbone_folder, worded

@@ -1,34 +1,63 @@
-"""Serve the models of a store over HTTP with one backbone in memory, and pick up changes of the store."""
+"""Serve the models of a store over HTTP: predictions, explanations, the served models, and the page to try them.
 
+Errors are ``{"error": "...", "error_type": "..."}``: 400 disallowed Host header, 404 unknown model, 405 method not
+allowed, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503
+stopping.
+"""
+
+import base64
+import hashlib
+import re
 import signal
 import socket
+import sys
+import time
 import traceback
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 
-from pipeline.records.store import Artifact, Store
-from pipeline.runs.kept_models import best_of, other_meaning_note, parse_model, usable_artifacts
-from pipeline.runs.model import Model, Text, load
 from pipeline.settings.recipe import Precision
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import printable, shortened
 from pipeline.system.process import SIGNALS, let_the_next_kill
 from pipeline.system.streams import notice
-from stages.explain import Answer, TooLong, answer_of, explain, passes_of
-from stages.serve.app import make_app
-from stages.serve.door import Limits, address_of, hosts_of, is_loopback, listen, tasks_to_serve
+from pipeline.system.version import VERSION
+from stages.serve.door import Limits, address_of, hosts_of, is_loopback, listen
+from stages.serve.service import (
+    Body,
+    ExplainBody,
+    Metrics,
+    PredictAllBody,
+    PredictBody,
+    Refused,
+    Service,
+    parse,
+    too_large,
+)
+from stages.serve.shelf import StoreShelf
 
-Key = tuple[str, str]
-"""Run and digest, because a run that was trained again has different contents."""
+PAGE = Path(__file__).parent / "page.html"
 _STOP_SECONDS = 60
 _IDLE_SECONDS = 75
 """Idle connections stay open longer than proxies keep theirs (usually 60 s); otherwise a proxy would sometimes meet a
 closed one and answer 502."""
+_CLIENT_WENT = 499
+"""Nginx's status for a client that disconnects before its answer; counted, never sent."""
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 def serve(
@@ -105,247 +134,151 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-class ServedModel:
-    """A model wrapped for the server's queue."""
+def make_app(shelf: StoreShelf, limits: Limits, hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """The server's application.
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.name = f"{model.task}@{model.run}"
-        self.is_pair = model.is_pair
-
-    def check(self, text: object, where: str) -> Text:
-        """The text or pair as the model reads it; raises a :class:`PipelineError` that names ``where`` if unfit."""
-        first, *second = self.model.check(text, where)
-        return (first, second[0]) if second else first
-
-    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
-        """One answer per row (a text or pair, and whether it may be cut), or TooLong if it may not but would be."""
-        model = self.model
-        lengths = iter(model.lengths([text for text, truncate in rows if not truncate]))
-        most, tokens = model.max_length, [0 if truncate else next(lengths) for _, truncate in rows]
-        texts = [text for (text, _), count in zip(rows, tokens, strict=True) if count <= most]
-        # The queue limits the batch, so one forward pass answers it.
-        answers = map(answer_of, model.predict(texts, batch_size=max(1, len(texts))))
-        return [
-            TooLong(
-                f"has {count} tokens, and {model.task} reads {most}: shorten it, or send"
-                ' "truncate": true to have its end cut'
-            )
-            if count > most
-            else next(answers)
-            for count in tokens
-        ]
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """The store's artifacts for the server's backbone."""
-
-    best: dict[str, Artifact] = field(default_factory=dict)
-    """The artifact that a task's name stands for."""
-    runs: dict[str, Artifact] = field(default_factory=dict)
-    """Every artifact by TASK@RUN."""
-
-
-class StoreShelf:
-    """The models of a store that share the backbone of ``base``.
-
-    A task's name stands for its pinned run, or else for its fusion or adapter with the highest dev score. The shelf
-    loads these at the start, as many as fit, and others on request, replacing the least recently used model. All share
-    one copy of the backbone's weights.
+    Args:
+        hosts: the names and addresses allowed in the Host header. The check stops a web page whose name later resolves
+            to 127.0.0.1 (DNS rebinding) from reading answers of a server on its visitor's machine.
     """
+    service = Service(shelf, limits)
+    # FastAPI's documentation pages load scripts from elsewhere; /openapi.json has the same content.
+    app = FastAPI(
+        title="Adapter fusion pipeline", version=VERSION, docs_url=None, redoc_url=None, lifespan=service.running
+    )
+    app.state.service = service
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(_Counted, metrics=service.metrics)  # last, so it is outermost and counts what others refuse
 
-    def __init__(self, base: Model, store: Store, named: Mapping[str, str], most: int = Limits.max_models) -> None:
-        """Take ``named``, the run that stands for a task ("": the best), the first of which is the default."""
-        assert base.artifact is not None
-        self._base, self._store = base, store
-        self._weights = base.artifact.manifest.backbone_weights
-        self._pinned = {task: run for task, run in named.items() if run}
-        self._named_default = next((f"{task}@{run}" if run else task for task, run in named.items()), None)
-        self._most = most
-        self._memory = OrderedDict({_key(base.artifact): ServedModel(base)})  # the least recently used first
-        self._failed = set[Key]()
-        self._listing = _Listing()
-        self._told = set[str]()
-        self.refresh()
+    @app.exception_handler(Refused)
+    async def refused(_request: Request, error: Refused) -> JSONResponse:
+        return _error(error.status, error.kind, error.message, error.headers)
 
-    @classmethod
-    def open(
-        cls,
-        root: Path,
-        targets: Sequence[str],
-        backbone: str | None,
-        precision: Precision,
-        most: int = Limits.max_models,
-    ) -> "StoreShelf":
-        """The shelf of the store ``root`` with at most ``most`` models in memory; raises as :func:`serve`."""
-        store = Store(root)
-        problems: list[PipelineError] = []
-        for task in tasks_to_serve(store, targets, backbone):
-            try:
-                base = load(task, store=root, backbone=backbone, precision=precision)
-            except PipelineError as error:
-                problems.append(error)
-                continue
-            # An alias becomes the task's name.
-            return cls(base, store, {task: run for task, run, _ in (parse_model(each, root) for each in targets)}, most)
-        raise problems[0]
+    @app.exception_handler(HTTPException)
+    async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, "not_found", f"{request.method} {shortened(request.url.path)}: {error.detail}")
 
-    @property
-    def default(self) -> str | None:
-        """The name of the model that answers ``POST /predict``."""
-        tasks = self.tasks
-        return self._named_default or (tasks[0] if len(tasks) == 1 else None)
+    _add_routes(app, service)
+    return app
 
-    @property
-    def tasks(self) -> list[str]:
-        return list(self._listing.best)
 
-    @property
-    def loaded(self) -> int:
-        """Models in memory."""
-        return len(self._memory)
+def _add_routes(app: FastAPI, service: Service) -> None:
+    shelf, most = service.shelf, service.limits.max_body
+    page, policy = read_page()
 
-    def models(self) -> list[dict[str, Any]]:
-        """Every available model, named TASK@RUN."""
-        listing, default = self._listing, self.default
-        best = {_key(artifact) for artifact in listing.best.values()}
-        return [
-            {
-                "name": name,
-                "task": artifact.manifest.task,
-                "run": artifact.manifest.run,
-                "kind": artifact.manifest.kind,
-                "pair": artifact.manifest.pair,
-                "classes": artifact.manifest.meaning.get("classes") or [],
-                "several": artifact.manifest.meaning.get("kind") == "labels",
-                "range": artifact.manifest.meaning.get("range"),
-                "metric": artifact.manifest.metric,
-                "dev": artifact.manifest.dev,
-                "dev_interval": artifact.manifest.dev_interval,
-                "sources": [source.task for source in artifact.manifest.sources],
-                "best": _key(artifact) in best,
-                "loaded": _key(artifact) in self._memory,
-                "default": default in (name, artifact.manifest.task) and (default == name or _key(artifact) in best),
-            }
-            for name, artifact in sorted(listing.runs.items())
-        ]
+    # Some load balancers send HEAD to check that a server is up.
+    @app.head("/", include_in_schema=False)
+    @app.get("/", response_class=HTMLResponse)
+    async def index() -> HTMLResponse:
+        return HTMLResponse(page, headers={"content-security-policy": policy})
 
-    def has(self, name: str) -> bool:
-        """Whether there is a model of a task or TASK@RUN, in memory or not."""
-        return self._artifact(name) is not None
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        is_well = service.batcher.is_alive and bool(shelf.tasks)
+        return JSONResponse({"status": "ok" if is_well else "unhealthy"}, 200 if is_well else 503)
 
-    def find(self, name: str) -> ServedModel | None:
-        """The model of a task or TASK@RUN if it is in memory."""
-        artifact = self._artifact(name)
-        return None if artifact is None else self._used(_key(artifact))
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    def load(self, name: str) -> ServedModel:
-        """Like :meth:`find`, but loads the model if needed; KeyError if unknown, PipelineError if damaged."""
-        artifact, listing = self._artifact(name), self._listing
-        if artifact is None:
-            raise KeyError(name)
-        if name in listing.best and _key(artifact) not in self._memory:
-            # If the best is damaged, the next best takes its place, as at the start.
-            own = [each for each in listing.runs.values() if each.manifest.task == name and self._may_be_best(each)]
-            artifact = self._loadable(own) or artifact
-            self._listing = _Listing({**listing.best, name: artifact}, listing.runs)
-        served = self._load(artifact)
-        self._forget()
-        return served
+    @app.get("/models")
+    async def models() -> JSONResponse:
+        return JSONResponse({"default": shelf.default, "models": shelf.models()})
 
-    def explainer(self, name: str, text: Text) -> tuple[Callable[[], dict[str, Any]], int]:
-        """A function that explains the model's answer, with its adapters in memory, and its number of texts."""
-        model = self.load(name).model
-        singles = [self._load(artifact).model for artifact in model.beside()]
-        self._forget()
-        return lambda: explain(model, text, singles), passes_of(model, singles, text)
+    async def answer(name: str, request: Request) -> JSONResponse:
+        body = await _read(PredictBody, request, most)
+        model = await service.model(name)
+        return JSONResponse(await service.predict(model, body), headers={"x-model": model.name})
 
-    def refresh(self) -> int:
-        """Reload the store's listing and changed models; returns how many tasks got another model.
+    @app.post("/", include_in_schema=False)  # clients of an Inference Endpoint know only the server's address
+    @app.post("/predict", openapi_extra=_described(PredictBody))
+    async def predict(request: Request) -> JSONResponse:
+        if shelf.default is None:
+            where = f"POST /models/TASK/predict, where TASK is one of {', '.join(shelf.tasks)}"
+            raise Refused(404, "not_found", f"there is no default model (serve --model): {where}")
+        return await answer(shelf.default, request)
 
-        Reports once what cannot be read or loaded, and goes on serving what was there before. Tries a failed artifact
-        again, because it may have been read while being copied.
-        """
+    @app.post("/predict/all", openapi_extra=_described(PredictAllBody))
+    async def predict_all(request: Request) -> JSONResponse:
+        return JSONResponse(await service.predict_all(await _read(PredictAllBody, request, most)))
+
+    @app.post("/models/{name}/predict", openapi_extra=_described(PredictBody))
+    async def predict_by(name: str, request: Request) -> JSONResponse:
+        return await answer(name, request)
+
+    @app.post("/models/{name}/explain", openapi_extra=_described(ExplainBody))
+    async def explain(name: str, request: Request) -> JSONResponse:
+        return JSONResponse(await service.explain(name, await _read(ExplainBody, request, most)))
+
+
+async def _read(body: type[Body], request: Request, most: int) -> Body:
+    """Read and parse the body of a request, up to ``most`` bytes."""
+    refused = too_large(f"the body is longer than {most} bytes")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise refused
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > most:
+            raise refused
+    return parse(body, bytes(content))
+
+
+class _Counted:
+    """ASGI middleware: counts requests, adds headers to every answer, and answers 500 if the application fails."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+        # Redirecting to the path without its last slash would use http even behind an https proxy.
+        scope["path"] = scope["path"].rstrip("/") or "/"
+
+        async def counted(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+            await send(message)
+
         try:
-            self._store.check()
-            usable = usable_artifacts(self._store.artifacts(), self._weights)
-        except PipelineError as error:
-            self._tell(f"warning: the store cannot be read: {error}")
-            return 0
-        runs = {f"{artifact.manifest.task}@{artifact.manifest.run}": artifact for artifact in usable}
-        if runs == self._listing.runs and not self._failed:
-            return 0
-        self._failed.clear()
-        before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
-        for artifact in filter(self._may_be_best, usable):
-            by_task[artifact.manifest.task].append(artifact)
-        for task, own in sorted(by_task.items()):
-            # Without room, a model is loaded on request; a model in use is swapped when its successor is ready.
-            is_asked = task in before and _key(before[task]) in self._memory
-            has_room = len(self._memory) < self._most
-            chosen = self._loadable(own) if is_asked or has_room else best_of(own, "auto")
-            chosen = before.get(task) if chosen is None else chosen
-            if chosen is not None:
-                best[task] = chosen
-                if chosen != self._base.artifact:  # whose note :func:`load` prints
-                    self._tell(other_meaning_note(chosen, own))
-        self._listing = _Listing(best, runs)
-        self._forget()
-        return sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
-
-    def _may_be_best(self, artifact: Artifact) -> bool:
-        """Whether its task's name may stand for the artifact: it is pinned, or no run of the task is."""
-        return self._pinned.get(artifact.manifest.task, artifact.manifest.run) == artifact.manifest.run
-
-    def _tell(self, text: str) -> None:
-        """Print a line on stderr, once."""
-        if text and text not in self._told:
-            notice(text)
-        self._told.add(text)
-
-    def _loadable(self, artifacts: Sequence[Artifact]) -> Artifact | None:
-        """Load the best loadable artifact of a task and return it."""
-        left = list(artifacts)
-        while (best := best_of(left, "auto")) is not None:
-            try:
-                self._load(best)
-            except Exception as error:  # one faulty model must not stop the others
-                reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
-                self._tell(f"warning: {best.manifest.task}@{best.manifest.run} cannot be loaded yet: {reason}")
-                self._failed.add(_key(best))
-                left.remove(best)
-            else:
-                return best
-        return None
-
-    def _used(self, key: Key) -> ServedModel | None:
-        """The model if it is in memory, which is now the most recently used."""
-        with suppress(KeyError):
-            self._memory.move_to_end(key)
-        return self._memory.get(key)
-
-    def _load(self, artifact: Artifact) -> ServedModel:
-        if (served := self._used(_key(artifact))) is not None:
-            return served
-        model = self._base.sibling(artifact)
-        if model.artifact != artifact:
-            raise PipelineError(f"{artifact.folder}: changed while it was read")
-        return self._memory.setdefault(_key(artifact), ServedModel(model))
-
-    def _forget(self) -> None:
-        """Drop models that the store no longer has, and the least recently used ones if there are too many."""
-        listing = self._listing
-        served = {_key(artifact) for artifact in (*listing.best.values(), *listing.runs.values())}
-        in_memory = list(self._memory)  # copied, because requests move models to its end meanwhile
-        kept = [key for key in in_memory if key in served]
-        for key in {*in_memory} - {*kept[-self._most :]}:
-            del self._memory[key]
-
-    def _artifact(self, name: str) -> Artifact | None:
-        listing = self._listing
-        return listing.best.get(name) or listing.runs.get(name)
+            await self._app(scope, receive, counted)
+        except ClientDisconnect:  # in the middle of the body, so nobody waits for an answer
+            status = status or _CLIENT_WENT
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if status:  # the answer has begun: all that is left is to close the connection
+                raise
+            await _error(500, "backend", "the server failed: its log says why")(scope, receive, counted)
+        finally:
+            # Use the declared route, so that names in requests add no series.
+            path = getattr(scope.get("route"), "path", "other")
+            self._metrics.request(path, status, time.perf_counter() - started)
 
 
-def _key(artifact: Artifact) -> Key:
-    return artifact.manifest.run, artifact.manifest.digest
+def read_page() -> tuple[str, str]:
+    """The page to try the models, and a content security policy that allows only the page's script."""
+    page = PAGE.read_text(encoding="utf-8")
+    hashes = {}
+    for tag in ("style", "script"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        hashes[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return page, (
+        f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}';"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": printable(message), "error_type": kind}, status, headers)
+
+
+def _described(body: type[BaseModel]) -> dict[str, Any]:
+    """OpenAPI's description of a body that FastAPI does not parse."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}

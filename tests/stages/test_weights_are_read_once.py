@@ -65,7 +65,7 @@ def test_load_and_predict_read_every_tensor_once(shop: Shop) -> None:
 
 def test_a_server_reads_every_tensor_once_for_all_its_models(shop: Shop) -> None:
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    from stages.serve.serve import StoreShelf
+    from stages.serve.shelf import StoreShelf
 
     backbone = Path(shop.workspace.backbone_name)
     with reads_of(backbone) as reads:

@@ -17,8 +17,8 @@ import httpx
 
 from pipeline.system.errors import PipelineError
 from stages.explain import Answer, TooLong
-from stages.serve.app import make_app, read_page
 from stages.serve.door import Limits, hosts_of, listen
+from stages.serve.serve import make_app, read_page
 from tests.serving import served
 
 Client = Callable[..., httpx.Client]

@@ -26,9 +26,9 @@ from pipeline.records.store import Artifact, Store
 from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
 from stages.extract import extract
-from stages.serve.app import make_app
 from stages.serve.door import Limits, listen
-from stages.serve.serve import StoreShelf
+from stages.serve.serve import make_app
+from stages.serve.shelf import StoreShelf
 from tests.forked import Forked
 from tests.nano import save_backbone
 from tests.serving import served

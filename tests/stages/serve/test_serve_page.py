@@ -11,9 +11,9 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
 
-from stages.serve.app import make_app
 from stages.serve.door import Limits
-from stages.serve.serve import StoreShelf
+from stages.serve.serve import make_app
+from stages.serve.shelf import StoreShelf
 from tests.serving import served
 from tests.stages.conftest import Shop
 
