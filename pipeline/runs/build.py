@@ -28,8 +28,8 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact
 from pipeline.runs.outcome import load_head, load_mean_head, load_weights
 from pipeline.runs.workspace import Part, Parts, RunRequest, Workspace, first_of
-from pipeline.settings.fields import check_layers
 from pipeline.settings.kinds import KINDS
+from pipeline.settings.parts import check_layers
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError, few

@@ -9,8 +9,7 @@ from pipeline.data.tasks import BEST, Task, task_and_run
 from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest, by_age
 from pipeline.runs.build import same_head
 from pipeline.runs.workspace import RunRequest, Workspace
-from pipeline.settings.fields import layers_text
-from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.parts import BOTTLENECKS, layers_text
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few, raise_all
 from pipeline.system.streams import notice

@@ -1,14 +1,53 @@
-"""Row: a line of the comparison; and the kinds of rows under the names that studies use: what each trains and takes."""
+"""Row: a line of the comparison; the kinds of rows, and what each trains and takes; grids of the values to try."""
 
-from collections.abc import Callable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
-from pipeline.settings.fields import Grid, RowName, TaskName, Whole, no_repeats, points
-from pipeline.settings.parts import MOST_EXPERTS
+from pipeline.data.tasks import Name
+from pipeline.settings.parts import MOST_EXPERTS, Whole
 from pipeline.settings.recipe import Trainable
+from pipeline.system.errors import shortened
+
+_MOST_POINTS = 1000
+
+RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
+Rows = Annotated[Whole, Field(ge=1, le=10**9)]
+TaskName = Annotated[Name, AfterValidator(lambda task, info: info.context(task) if info.context else task)]
+"""A task. The validation's context, a function, may rename it or raise a ValueError."""
+
+
+def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    """Reject a repeated value, because its runs would be trained and counted twice."""
+    for place, value in enumerate(values or ()):
+        if values and value in values[:place]:
+            raise ValueError(f"{shortened(value)} is listed twice")
+    return values
+
+
+def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    if (size := math.prod(map(len, grid.values()))) > _MOST_POINTS:
+        raise ValueError(f"{size} combinations are too many (most {_MOST_POINTS}): leave values out")
+    return grid
+
+
+_Values = Annotated[tuple[Any, ...], Field(min_length=1), AfterValidator(no_repeats)]
+Grid = Annotated[dict[str, _Values], AfterValidator(_not_too_large)]
+"""Lists of values of flat recipe keys, which stand for every combination of them."""
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, varying the last key fastest; an empty grid has one, without a key."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """``epochs 2, head_dropout 0.3``."""
+    return ", ".join(f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in point.items())
 
 
 @dataclass(frozen=True, kw_only=True)

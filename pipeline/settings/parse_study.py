@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.settings.fields import Grid, RowName, point_text, points
-from pipeline.settings.kinds import KINDS, SOME_KEYS, Method, Row
+from pipeline.settings.kinds import KINDS, SOME_KEYS, Grid, Method, Row, RowName, point_text, points
 from pipeline.settings.recipe import Recipe, has_key, layered, table, without
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, nearest, raise_all, validation_problems

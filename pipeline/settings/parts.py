@@ -1,16 +1,28 @@
 """The parts of a recipe: adapters of each kind, forms of fusion, SMART, pretrained weights, pairs, joint training.
 
-Without layers, since importing torch is slow: those of a form of fusion are in ``pipeline/methods/FORM.py``.
+And the types of their values, which studies share: numbers, counts, lists of layers. No torch modules, since importing
+torch is slow: those of a form of fusion are in ``pipeline/methods/FORM.py``.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from pipeline.data.tasks import Name
-from pipeline.settings.fields import Real, Whole, parse_layers
+from pipeline.system.errors import PipelineError
 
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("write a number, not true or false")
+    return value
+
+
+# pydantic accepts true as 1
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Real = Annotated[float, BeforeValidator(_no_bool)]
 # Far beyond any useful value; nothing computed from numbers within these bounds overflows.
 Count = Annotated[Whole, Field(le=10**6)]
 Number = Annotated[Real, Field(le=1e38)]  # the range of fp32
@@ -28,6 +40,43 @@ FusionImplementation = Literal["fast", "stock"]
 Gate = Literal["token", "scalar", "vector", "matrix"]
 Own = Literal["fresh", "warm", "trained", "frozen", "none"]
 AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit", "unipelt"]
+
+_LAYERS = re.compile(r"(-?\d{1,3})(?:-(\d{1,3}))?")
+
+
+def parse_layers(value: Any) -> tuple[int, ...]:
+    """Sorted layer numbers, from 0 at the bottom, of a text such as ``0-2,5`` or a list of integers."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        raise ValueError("write layers as 0-4 or 0,1,3, or as a list of whole numbers")
+    layers: set[int] = set()
+    for part in parts:
+        matched = _LAYERS.fullmatch("" if isinstance(part, bool) else str(part))
+        first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, -1)
+        if first < 0 or last < first:
+            raise ValueError(f"'{part}' is not a layer: write layers as 0-4 or 0,1,3, counted from 0")
+        layers.update(range(first, last + 1))
+    return tuple(sorted(layers))
+
+
+def layers_text(layers: tuple[int, ...]) -> str:
+    """The shortest text that :func:`parse_layers` reads as ``layers``: (0, 1, 2, 5) is ``0-2,5``."""
+    ordered = sorted(layers)
+    firsts = [layer for layer in ordered if layer - 1 not in layers]
+    lasts = [layer for layer in ordered if layer + 1 not in layers]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def check_layers(layers: tuple[int, ...], depth: int) -> None:
+    """Raise a :class:`PipelineError` unless ``layers`` can be dropped from a backbone of ``depth`` layers."""
+    where = f"drop_layers {layers_text(layers)}"
+    if beyond := tuple(layer for layer in layers if layer >= depth):
+        raise PipelineError(f"{where}: the backbone has no layer {layers_text(beyond)}; its {depth} are 0-{depth - 1}")
+    if len(layers) == depth:
+        raise PipelineError(f"{where}: these are all layers of the backbone: keep at least one")
 
 
 class RecipePart(BaseModel):

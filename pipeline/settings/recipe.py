@@ -12,8 +12,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, Extras, HeadKind, Pooling, Truncation
 from pipeline.settings import parts
-from pipeline.settings.fields import Real
-from pipeline.settings.parts import Count, Number, RecipePart, Tokens
+from pipeline.settings.parts import Count, Number, Real, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "probe", "adapter", "fusion", "full", "full+adapter"]

@@ -3,8 +3,7 @@
 from typing import Any
 
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
-from pipeline.settings.fields import check_layers
-from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FormSettings
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, FormSettings, check_layers
 from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, check_pairing
 from pipeline.system.errors import PipelineError
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from pipeline.settings.fields import Grid, Real, RowName, Rows, TaskName, Whole, no_repeats
-from pipeline.settings.kinds import Method, Row
+from pipeline.settings.kinds import Grid, Method, Row, RowName, Rows, TaskName, no_repeats
+from pipeline.settings.parts import Real, Whole
 from pipeline.settings.recipe import Recipe, layered, table
 
 ExecutorName = Literal["local", "ray", "slurm"]

@@ -10,8 +10,7 @@ from typing import Any
 from pipeline.data.tasks import Task
 from pipeline.records.studies import Entry, Line
 from pipeline.runs.workspace import Part, Workspace
-from pipeline.settings.fields import point_text
-from pipeline.settings.kinds import KINDS, JoinedBy, Method, Row
+from pipeline.settings.kinds import KINDS, JoinedBy, Method, Row, point_text
 from pipeline.settings.study import Study
 from pipeline.system.atomic import sha256_text
 

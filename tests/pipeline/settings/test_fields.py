@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from pipeline.settings.fields import check_layers, layers_text, parse_layers
 from pipeline.settings.kinds import Row
+from pipeline.settings.parts import check_layers, layers_text, parse_layers
 from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.settings.study import Curve, Resources, ScoredRows, Study
 from pipeline.system.errors import PipelineError
