@@ -17,11 +17,11 @@ from pipeline.reporting.runs import AttentionMap
 from pipeline.runs.build import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
-from pipeline.settings.parse_study import name_of_study
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
 from pipeline.system.streams import notice
+from stages.studies import name_of_study
 
 SEPARATOR = "|||"
 MOST_TOKENS = 64

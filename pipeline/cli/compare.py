@@ -7,12 +7,11 @@ from cyclopts import App, Group, Parameter
 
 from pipeline.cli import options
 from pipeline.cli.printing import print_lines, print_plan, print_result
-from pipeline.settings.parse_study import study_names
 from pipeline.settings.study import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce, notice, print_error
-from stages.studies import STUDIES, find_study
+from stages.studies import find_study, study_names
 
 studies = App(name="studies", help="The shipped studies.")
 
@@ -170,7 +169,7 @@ def pool(
 @studies.command(name="list")
 def studies_list() -> None:
     """Every shipped study."""
-    names = study_names(STUDIES)
+    names = study_names()
     width = max(map(len, names))
     for name in names:
         print_lines(f"{name:<{width}} {find_study(name).description}")

@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pipeline.settings.parse_study import read_study, with_task_names
+from pipeline.settings.parse_study import with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.plan import in_order, job_of, plan
-from stages.studies import STUDIES
+from stages.studies import STUDIES, find_study
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import NAMES, files, near_valid, texts, valid
 
@@ -43,8 +43,8 @@ def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
         (folder / "own.toml").write_bytes(content)
         study = None
         with suppress(PipelineError):
-            study = read_study("own.toml", folder, {})
-            study = read_study("own.toml", folder, changed)
+            study = find_study("own.toml")
+            study = find_study("own.toml", **changed)
         if study is None:
             return
         in_order(job_of(study, cell) for cell in plan(study))
@@ -52,11 +52,11 @@ def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
         assert with_task_names(study, lambda name: name) == study
         with suppress(PipelineError):
             given = {key: value for key, value in recipe.items() if value is not None}
-            study = read_study("own.toml", folder, changed, given)
+            study = find_study("own.toml", given, **changed)
             in_order(job_of(study, cell) for cell in plan(study))
 
 
 @fuzzed(texts)
 def test_a_study_of_any_name_is_found_or_refused(room: Any, name: str) -> None:
     with room(), suppress(PipelineError):
-        read_study(name, STUDIES, {})
+        find_study(name)

@@ -21,13 +21,12 @@ from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import low_resource_sentences
 from pipeline.reporting.transfer import fusion_gain_table
-from pipeline.settings.parse_study import study_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from stages.report import report as report_again
-from stages.studies import STUDIES, find_study
+from stages.studies import find_study, study_names
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study
 
 
@@ -412,7 +411,7 @@ def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> No
 
 
 def test_every_shipped_study_names_what_its_published_table_has(whole: Synthetic) -> None:
-    for study in (whole.study, *(find_study(name) for name in study_names(STUDIES))):
+    for study in (whole.study, *(find_study(name) for name in study_names())):
         assert published_mistakes(study) == []
 
 

@@ -17,11 +17,10 @@ from pipeline.reporting.published.values import (
     tables,
 )
 from pipeline.settings.kinds import KINDS
-from pipeline.settings.parse_study import read_study, study_names
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
-from tests.pipeline.settings.test_study import STUDIES
+from stages.studies import find_study, study_names
 
 REPORTS = ("Xu", "LiuShen", "Hayes", "Wang")
 Place = tuple[str, str, str, str]
@@ -30,7 +29,7 @@ Place = tuple[str, str, str, str]
 
 @cache
 def studies() -> list[Study]:
-    every = (read_study(name, STUDIES, {}) for name in study_names(STUDIES))
+    every = (find_study(name) for name in study_names())
     return [study for study in every if study.published is not None and study.published.report in REPORTS]
 
 
@@ -119,7 +118,7 @@ def test_settings_are_of_tables_rows_and_keys_that_there_are() -> None:
 
 
 def test_joint_training_takes_as_many_steps_as_liu_and_shen_did() -> None:
-    study = read_study("liu-shen-2023", STUDIES, {})
+    study = find_study("liu-shen-2023")
     sizes = {"sst": 8_544, "quora": 141_506, "sts": 6_040}
     found = {}
     for name in study.methods:

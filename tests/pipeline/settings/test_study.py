@@ -5,18 +5,17 @@ from typing import Any
 
 import pytest
 
-import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.kinds import KINDS
-from pipeline.settings.parse_study import parse_study, read_study, with_task_names
+from pipeline.settings.parse_study import parse_study, with_task_names
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.demo_tasks import TASKS as DEMO_TASKS
+from stages.studies import find_study, study_names
 
-STUDIES = Path(stages.__file__).parent / "studies"
-SHIPPED = sorted(file.stem for file in STUDIES.iterdir() if file.suffix == ".toml")
+SHIPPED = study_names()
 SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targets": ["sst", "sts"], "seeds": [1, 2]}
 
 
@@ -26,7 +25,7 @@ def parse(given: dict[str, Any] | None = None, **changes: Any) -> Study:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_study_survives_json_and_has_recipes_that_fit_its_tasks(name: str) -> None:
-    study = read_study(name, STUDIES, {})
+    study = find_study(name)
     assert study.name == name
     assert study.description
     assert study.reference in study.methods
@@ -74,7 +73,7 @@ def test_a_target_may_stand_apart_from_a_task_whose_rows_others_are_given(where:
 def test_the_first_row_that_is_not_sequential_is_the_reference_whatever_it_is_called(
     name: str, methods: list[str], reference: str
 ) -> None:
-    assert read_study(name, STUDIES, {"methods": methods}).reference == reference
+    assert find_study(name, methods=methods).reference == reference
 
 
 def test_of_recipes_the_rows_is_over_the_tasks_and_that_over_the_studys() -> None:
@@ -145,7 +144,7 @@ def test_bad_values_put_over_a_study_are_told() -> None:
     with pytest.raises(PipelineError, match="small.toml: 1 problem\n  recipe: epochs: "):
         parse({"epochs": 0}, rows={"full": {"recipe": {"epochs": 2}}})
     with pytest.raises(PipelineError, match="study 'default' with --no-curve, training options: 1 problem\n.*epochs"):
-        read_study("default", STUDIES, {"curve": False}, {"epochs": 0})
+        find_study("default", {"epochs": 0}, curve=False)
 
 
 def test_no_two_rows_have_the_same_title() -> None:
@@ -186,7 +185,7 @@ def test_every_row_has_a_curve_unless_the_curve_names_its_own() -> None:
     both = ("sst", "sts")
     assert study.curve_rows() == {"frozen": both, "full": both, "wide": both, "one": ("sst",), "merge": both}
     for name in ("pfeiffer-2021", "which-sources"):
-        study = read_study(name, STUDIES, {"curve_rows": [50]})
+        study = find_study(name, curve_rows=[50])
         assert [*study.curve_rows()] == [*study.methods]
 
 
@@ -220,32 +219,32 @@ def test_scoring_is_a_word_or_a_table() -> None:
 
 
 def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> None:
-    study = read_study("xu-2024", STUDIES, {"targets": ["sst", "sts"], "seeds": [1], "limit": 300})
+    study = find_study("xu-2024", targets=["sst", "sts"], seeds=[1], limit=300)
     assert study.recipe_for("full", "sts").head == "cosine"
     assert study.all_tasks == ("sst", "sts", "imdb", "quora")
-    alone = read_study("default", STUDIES, {"targets": ["sst"], "methods": ["frozen", "full"]})
+    alone = find_study("default", targets=["sst"], methods=["frozen", "full"])
     assert alone.targets_of("siamese") == ()
-    assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
+    assert find_study("default", targets=["sst", "mine"]).targets_of("siamese") == ()
 
 
 def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
-    assert read_study(str(file), STUDIES, {}).curve is None
-    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (100, 300, 1000)
+    assert find_study(str(file)).curve is None
+    assert find_study(str(file), curve=True).curve_points == (100, 300, 1000)
     file.write_text(file.read_text() + "[curve]\nrows = [7]\n")
-    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (7,)
-    assert read_study(str(file), STUDIES, {"curve": False}).curve is None
-    assert read_study(str(file), STUDIES, {"curve_rows": [3, 9]}).curve_points == (3, 9)
+    assert find_study(str(file), curve=True).curve_points == (7,)
+    assert find_study(str(file), curve=False).curve is None
+    assert find_study(str(file), curve_rows=[3, 9]).curve_points == (3, 9)
     with pytest.raises(PipelineError, match="--curve-rows with --no-curve"):
-        read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
+        find_study(str(file), curve_rows=[3], curve=False)
 
 
 def test_another_word_for_scoring_keeps_the_rest_of_its_table() -> None:
     """The split's seed, which chooses the test rows, and the tasks that have a word of their own."""
-    own = read_study("few-rows", STUDIES, {}).scoring
-    assert read_study("few-rows", STUDIES, {"scoring": own.rows}).scoring == own
-    assert read_study("few-rows", STUDIES, {"scoring": "half"}).scoring == own.model_copy(update={"rows": "half"})
+    own = find_study("few-rows").scoring
+    assert find_study("few-rows", scoring=own.rows).scoring == own
+    assert find_study("few-rows", scoring="half").scoring == own.model_copy(update={"rows": "half"})
 
 
 @pytest.mark.parametrize(("curve", "flag"), [(True, "--curve"), (False, "--no-curve")])
@@ -253,16 +252,16 @@ def test_bad_overrides_are_told_with_the_flag_that_was_given(curve: bool, flag: 
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\ncolour = 1\n')
     with pytest.raises(PipelineError) as caught:
-        read_study(str(file), STUDIES, {"dev_limit": 9, "curve": curve})
+        find_study(str(file), dev_limit=9, curve=curve)
     assert str(caught.value).startswith(f"{file} with --dev-limit, {flag}: 1 problem\n")
 
 
 def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
-    assert read_study(str(file), STUDIES, {}).name == "mine"
+    assert find_study(str(file)).name == "mine"
     file.write_text('name = "other"\n' + file.read_text())
-    assert read_study(str(file), STUDIES, {}).name == "other"
+    assert find_study(str(file)).name == "other"
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
@@ -272,9 +271,9 @@ def test_an_unknown_study_is_answered_with_those_there_are(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").touch()
     with pytest.raises(PipelineError, match=r"^unknown study 'mine': did you mean mine\.toml\?$"):
-        read_study("mine", STUDIES, {})
+        find_study("mine")
     with pytest.raises(PipelineError) as caught:
-        read_study(name, STUDIES, {})
+        find_study(name)
     assert f"unknown study '{name}'" in str(caught.value)
     assert ", ".join(SHIPPED) in str(caught.value)
 

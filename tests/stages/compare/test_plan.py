@@ -14,7 +14,7 @@ from pipeline.records.studies import Entry
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
-from stages.studies import STUDIES, find_study
+from stages.studies import find_study, study_names
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -213,7 +213,7 @@ def tuned_chain(tasks: int, trials: int) -> Study:
 
 @pytest.mark.parametrize(
     "of",
-    [*map(find_study, sorted(file.stem for file in STUDIES.glob("*.toml"))), study(**EVERY_ROW), tuned_chain(4, 3)],
+    [*map(find_study, study_names()), study(**EVERY_ROW), tuned_chain(4, 3)],
     ids=lambda of: of.name,
 )
 def test_jobs_have_the_order_of_a_walk_through_all_that_each_needs(of: Study) -> None:
