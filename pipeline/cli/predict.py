@@ -316,10 +316,10 @@ def export(
         raise PipelineError(f"--int8 is for --format onnx, not {format}")
     if yes and push_to_hub is None:
         raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
-    from stages.export import hub
+    from stages.export.exported import check_export
 
     places.check(target)
-    hub.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
+    check_export(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
     if format == "onnx":
         options.need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
     announce(LIBRARIES)

@@ -31,7 +31,7 @@ from pipeline.records.store import HEAD
 from pipeline.system.atomic import write_json, write_text
 from pipeline.system.errors import PipelineError
 from pipeline.training.objectives import output_scale
-from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
+from stages.export.exported import SCRIPT, TASK_FILE, Trained, Written
 
 Layout = Literal["adapter", "fusion", "full"]
 _CODE = Environment(

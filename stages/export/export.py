@@ -28,9 +28,8 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice, full_memory_explained
 from pipeline.training.objectives import objective_of
-from stages.export import hub
-from stages.export.hub import check_place, names_in
-from stages.export.trained import SCRIPT, TASK_FILE, Texts, Trained, Written
+from stages.export import exported
+from stages.export.exported import SCRIPT, TASK_FILE, Texts, Trained, Written, check_place, names_in
 
 FormatName = Literal["onnx", "adapterhub"]
 """Each is a module of this package with ``write``, which raises a :class:`PipelineError` if it cannot hold a model."""
@@ -208,7 +207,7 @@ def export(
             check_place(folder)  # again, because minutes have passed
     published = None
     if push_to is not None:
-        address = hub.push(folder, push_to) if upload else hub.address_of(push_to)
+        address = exported.push(folder, push_to) if upload else exported.address_of(push_to)
         files = sorted((name, (folder / name).stat().st_size) for name in names_in(folder))
         published = Published(address, tuple(files), upload)
     return Export(

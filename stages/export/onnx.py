@@ -22,7 +22,7 @@ from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.system.atomic import write_json
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.objectives import objective_of
-from stages.export.trained import SCRIPT, TASK_FILE, Trained, Written
+from stages.export.exported import SCRIPT, TASK_FILE, Trained, Written
 
 MODEL_FILE = "model.onnx"
 _LARGEST_FILE = 1_900_000_000  # bytes; protobuf ends at 2 GiB, so larger weights go into a separate file

@@ -21,7 +21,7 @@ from pipeline.settings.resolve import resolve
 from pipeline.training.devices import OneDevice
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import mean_outputs
-from stages.export.trained import Texts, Trained
+from stages.export.exported import Texts, Trained
 from tests.nano import SIZES, VOCABULARY
 from tests.pipeline.records.artifacts import manifest
 

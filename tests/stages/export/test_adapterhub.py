@@ -14,7 +14,7 @@ from pipeline.records.store import HEAD
 from pipeline.system.errors import PipelineError
 from stages.export import adapterhub
 from stages.export.export import script_of
-from stages.export.trained import Trained
+from stages.export.exported import Trained
 from tests.stages.export.models import answers_of, assert_equal_answers, random_model, task_of, texts_for
 
 Shallow = Callable[[str], Backbone]

@@ -22,9 +22,9 @@ from pipeline import load
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.export import adapterhub, hub
+from stages.export import adapterhub, exported
 from stages.export.export import export
-from stages.export.trained import Trained, Written
+from stages.export.exported import Trained, Written
 from stages.extract import extract
 from tests.runs import joint_run, places, single_run
 from tests.stages.conftest import Shop
@@ -251,7 +251,9 @@ def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
     shop: Shop, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[tuple[Path, str]] = []
-    monkeypatch.setattr(hub, "push", lambda folder, name: pushed.append((folder, name)) or hub.address_of(name))
+    monkeypatch.setattr(
+        exported, "push", lambda folder, name: pushed.append((folder, name)) or exported.address_of(name)
+    )
     monkeypatch.setattr(type(shop.workspace.backbone), "is_folder", property(lambda backbone: False))
     arguments = [
         "export", "--target", "films", "--using", "adapter", "--format", "adapterhub", "--output", tmp_path / "films",

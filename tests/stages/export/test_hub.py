@@ -12,7 +12,7 @@ from huggingface_hub import configure_http_backend
 from requests.adapters import BaseAdapter
 
 from pipeline.system.errors import PipelineError
-from stages.export import hub
+from stages.export import exported
 
 
 class Transport(BaseAdapter):
@@ -95,7 +95,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_sent_into_a_private_repository(transport: Transport, folder: Path) -> None:
-    assert hub.push(folder, "me/films") == hub.address_of("me/films")
+    assert exported.push(folder, "me/films") == exported.address_of("me/films")
     assert [(each["organization"], each["name"], each["private"]) for each in transport.created] == [
         ("me", "films", True)
     ]
@@ -106,7 +106,7 @@ def test_what_an_earlier_export_left_is_deleted_and_nothing_else(transport: Tran
     listed = {"files": ["README.md", "model.onnx", "a[b].txt", "gone.json", 7]}
     names = ("README.md", "model.onnx", "a[b].txt", "ab.txt", "notes.md", ".gitattributes")
     transport.there = {"task.json": json.dumps(listed).encode(), **dict.fromkeys(names, b"")}
-    hub.push(folder, "me/films")
+    exported.push(folder, "me/films")
     assert sorted(transport.deleted) == ["a[b].txt", "model.onnx"]
     assert transport.sent.keys() == {"README.md", "films/adapter.safetensors"}
 
@@ -116,7 +116,7 @@ def test_a_repository_whose_task_file_is_no_exports_keeps_its_files(
     content: bytes, transport: Transport, folder: Path
 ) -> None:
     transport.there = {"task.json": content, "notes.md": b""}
-    hub.push(folder, "me/films")
+    exported.push(folder, "me/films")
     assert (transport.deleted, len(transport.sent)) == ([], 2)
 
 
@@ -129,11 +129,11 @@ def test_what_the_hub_refuses_is_one_message(
 ) -> None:
     transport.status, transport.reachable = status or 200, status is not None
     with pytest.raises(PipelineError) as refused:
-        hub.push(folder, "me/films")
+        exported.push(folder, "me/films")
     assert message in str(refused.value) and "me/films" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["films", "me/films/more", "me/..films", "", "me/fi lms", "-me/films"])
 def test_names_that_no_repository_can_have_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="--push-to-hub"):
-        hub.check("films", "auto", tmp_path / "out", name, tmp_path, tmp_path)
+        exported.check_export("films", "auto", tmp_path / "out", name, tmp_path, tmp_path)

@@ -14,7 +14,7 @@ import torch
 from pipeline.methods.registry import METHODS
 from pipeline.models.backbone import Backbone
 from stages.export.export import compare, script_of
-from stages.export.trained import Trained
+from stages.export.exported import Trained
 from tests.stages.export.models import answers_of, assert_equal_answers, random_model, task_of, texts_for
 
 onnx_format = pytest.importorskip("stages.export.onnx", reason="the extra export is not installed")
