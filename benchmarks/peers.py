@@ -29,9 +29,9 @@ from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
 from pipeline.system import atomic
 from stages.demo_tasks import write_tasks
+from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.predict import evaluate
 
 from .backbones import NANO, backbone_folder, worded
 from .report import Report

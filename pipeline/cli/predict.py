@@ -136,7 +136,7 @@ def evaluate(
     if errors is not None:
         check_output(errors, input or STANDARD, "--errors")
     announce(LIBRARIES)
-    from stages import predict as stage
+    from stages import evaluate as stage
 
     evaluation = stage.evaluate(
         target,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
     from pipeline.runs.scoring import ProbeScore
     from stages.compare.compare import DryRun
     from stages.doctor import Finding
-    from stages.predict import Evaluation
+    from stages.evaluate import Evaluation
     from stages.runs import ListedRun, RunDescription
 
 

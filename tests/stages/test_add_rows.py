@@ -17,9 +17,9 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.add_rows import add_rows
+from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.new_task import SPLITS, new_task
-from stages.predict import evaluate
 
 Command = Callable[..., tuple[int, str, str]]
 NAMES = ("Bug", "Lob", "Rechnung")

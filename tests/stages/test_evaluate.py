@@ -14,8 +14,8 @@ from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.metrics import ClassScore
 from pipeline.system.errors import PipelineError
+from stages.evaluate import evaluate
 from stages.extract import extract
-from stages.predict import evaluate
 from tests.runs import places
 
 pytestmark = pytest.mark.usefixtures("trained_once")

@@ -17,11 +17,12 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from stages.check_task import check_task
 from stages.ensemble import ensemble
+from stages.evaluate import evaluate
 from stages.explain import answer_of
 from stages.export.export import export, script_of
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.predict import evaluate, predict
+from stages.predict import predict
 from tests.nano import BAD, GOOD, THINGS
 from tests.runs import places, single_run
 

@@ -19,8 +19,9 @@ from pipeline.data.tokens import Cut
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from stages.evaluate import evaluate
 from stages.extract import extract
-from stages.predict import evaluate, predict
+from stages.predict import predict
 from tests.runs import places
 
 pytestmark = pytest.mark.usefixtures("trained_once")

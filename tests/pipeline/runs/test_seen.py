@@ -20,10 +20,10 @@ from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.archives import export_artifact, import_artifacts
 from stages.ensemble import ensemble
+from stages.evaluate import Evaluation, evaluate
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.new_task import new_task
-from stages.predict import Evaluation, evaluate
 from stages.prune import prune
 from tests.runs import joint_run, single_run
 
