@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
@@ -15,28 +14,7 @@ MOST_WORDS = 64
 """Words that are masked one by one, in one batch."""
 SCORE = "score"
 """The label of the only number of a task of scores."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The number of each label, in the task's order: a probability or a score, and what the head gave before that."""
-
-    scores: dict[str, float]
-    raw: dict[str, float]
-
-    def listed(
-        self, transform: Literal["softmax", "sigmoid", "none"] = "softmax", top_k: int | None = None
-    ) -> list[dict[str, Any]]:
-        """``{"label", "score"}`` of the ``top_k`` highest labels, or of all; equal ones in the task's order.
-
-        Args:
-            transform: softmax: probabilities, or the score; none: the raw outputs; sigmoid: of each raw output.
-        """
-        items = self.scores if transform == "softmax" else self.raw
-        if transform == "sigmoid":
-            items = {label: (1 + math.tanh(value / 2)) / 2 for label, value in items.items()}
-        ranked = sorted(items.items(), key=lambda item: -item[1])[:top_k]
-        return [{"label": label, "score": score} for label, score in ranked]
+Transform = Literal["softmax", "sigmoid", "none"]
 
 
 class TooLong(PipelineError):
@@ -46,7 +24,7 @@ class TooLong(PipelineError):
 def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any]:
     """The answer of ``model`` for ``text`` beside those of ``singles``, which read as many texts, as JSON has it.
 
-    Answers are as :meth:`Answer.listed` gives them; ``without`` has one for each adapter that is left out, where there
+    Answers are as :func:`listed` gives them; ``without`` has one for each adapter that is left out, where there
     are several, and ``words`` has one for each of the first :data:`MOST_WORDS` words. ``inputs`` has the tokens of each
     input, a siamese pair being two, and by layer and site the shares (tokens, adapters) of a fusion; CLS pooling
     computes only the first token in the last layer.
@@ -81,7 +59,7 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
             for name in (names if len(names) > 1 else ())
         ],
         "words": [
-            {"text": number, "word": word, "answer": answer_of(predicted).listed()}
+            {"text": number, "word": word, "answer": listed(predicted)}
             for (number, word, _), predicted in zip(masked, without, strict=True)
         ],
         "inputs": [_input_shares(table, names) for _, table in shares.groupby("input")],
@@ -115,20 +93,26 @@ def passes_of(model: Model, singles: Sequence[Model], text: Text) -> int:
 
 def _answer(model: Model, text: Text, without: str | None = None) -> list[dict[str, Any]]:
     (predicted,) = model.predict([text], without=without)
-    return answer_of(predicted).listed()
+    return listed(predicted)
 
 
-def answer_of(predicted: Predicted) -> Answer:
-    """The numbers by label.
+def listed(predicted: Predicted, transform: Transform = "softmax", top_k: int | None = None) -> list[dict[str, Any]]:
+    """``{"label", "score"}`` of the ``top_k`` highest labels, or of all; equal ones in the task's order.
 
-    If a head gives one number for two classes, the second class gets that number and the first its negative.
+    Args:
+        transform: softmax: probabilities, or the score; none: the head's outputs; sigmoid: of each output. If a head
+            gives one output for two classes, the second class gets it and the first its negative.
     """
-    if predicted.score is not None:
-        return Answer({SCORE: predicted.score}, {SCORE: predicted.outputs[0]})
-    outputs = predicted.outputs
-    if len(outputs) == 1:
-        outputs = (-outputs[0], outputs[0])
-    return Answer(dict(predicted.probabilities), dict(zip(predicted.probabilities, outputs, strict=True)))
+    numbers = dict(predicted.probabilities) if predicted.score is None else {SCORE: predicted.score}
+    if transform != "softmax":
+        outputs = predicted.outputs
+        if len(outputs) < len(numbers):
+            outputs = (-outputs[0], outputs[0])
+        if transform == "sigmoid":
+            outputs = tuple((1 + math.tanh(output / 2)) / 2 for output in outputs)
+        numbers = dict(zip(numbers, outputs, strict=True))
+    ranked = sorted(numbers.items(), key=lambda item: -item[1])[:top_k]
+    return [{"label": label, "score": score} for label, score in ranked]
 
 
 def _input_shares(table: pd.DataFrame, adapters: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pipeline.runs.model import Text
 from pipeline.system.errors import PipelineError, shortened, validation_problems
-from stages.explain import TooLong
+from stages.explain import TooLong, Transform, listed
 from stages.serve.batching import Batcher, Closed, QueueFull
 from stages.serve.door import Limits
 from stages.serve.shelf import ServedModel, StoreShelf
@@ -27,7 +27,6 @@ from stages.serve.shelf import ServedModel, StoreShelf
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
 
-Transform = Literal["softmax", "sigmoid", "none"]
 _Side = Annotated[Literal["right", "left"], BeforeValidator(lambda side: str(side).lower())]
 _INPUTS: Any = Field(description="a text, a list of texts, a pair, or a list of pairs, as the model reads them")
 _RETRY_SECONDS = 1
@@ -189,8 +188,8 @@ class Service:
             if isinstance(result, TooLong):
                 raise too_large(f"{_where(number, single)} {result}")
         transform = body.function_to_apply or ("none" if body.raw_scores else "softmax")
-        listed = [result.listed(transform, body.top_k) for result in results]
-        return listed[0] if single and body.parameters is None else listed
+        answers = [listed(result, transform, body.top_k) for result in results]
+        return answers[0] if single and body.parameters is None else answers
 
     def read(self, model: ServedModel, inputs: Any, single_name: str = "inputs") -> tuple[list[Text], bool]:
         """The checked texts or pairs for the model, and whether the request holds just one, which has a name."""

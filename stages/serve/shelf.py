@@ -10,11 +10,11 @@ from typing import Any
 
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.kept_models import best_of, other_meaning_note, parse_model, usable_artifacts
-from pipeline.runs.model import Model, Text, load
+from pipeline.runs.model import Model, Predicted, Text, load
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
-from stages.explain import Answer, TooLong, answer_of, explain, passes_of
+from stages.explain import TooLong, explain, passes_of
 from stages.serve.door import Limits, tasks_to_serve
 
 Key = tuple[str, str]
@@ -34,14 +34,14 @@ class ServedModel:
         first, *second = self.model.check(text, where)
         return (first, second[0]) if second else first
 
-    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
+    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Predicted | TooLong]:
         """One answer per row (a text or pair, and whether it may be cut), or TooLong if it may not but would be."""
         model = self.model
         lengths = iter(model.lengths([text for text, truncate in rows if not truncate]))
         most, tokens = model.max_length, [0 if truncate else next(lengths) for _, truncate in rows]
         texts = [text for (text, _), count in zip(rows, tokens, strict=True) if count <= most]
         # The queue limits the batch, so one forward pass answers it.
-        answers = map(answer_of, model.predict(texts, batch_size=max(1, len(texts))))
+        answers = iter(model.predict(texts, batch_size=max(1, len(texts))))
         return [
             TooLong(
                 f"has {count} tokens, and {model.task} reads {most}: shorten it, or send"

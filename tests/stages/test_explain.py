@@ -13,7 +13,7 @@ from pipeline.cli.app import main
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages.explain import MOST_WORDS, answer_of, explain, masked_words, passes_of
+from stages.explain import MOST_WORDS, explain, listed, masked_words, passes_of
 from stages.extract import extract
 from stages.prune import prune
 from tests.nano import save_backbone
@@ -189,9 +189,9 @@ def test_raw_scores_are_the_heads_outputs(settings, probability, workspace, quic
 
     extract("films", quick("adapter", epochs=1, **settings), workspace, seed=1)
     model = load("films", store=workspace.store_root, precision="fp32")
-    answer, temperature = answer_of(model.predict([FILM])[0]), model.artifact.manifest.temperature
-    calibrated = {label: value / temperature for label, value in answer.raw.items()}
-    assert answer.scores["good"] == pytest.approx(probability(calibrated, math.exp), abs=1e-6)
+    answer, temperature = model.predict([FILM])[0], model.artifact.manifest.temperature
+    calibrated = {each["label"]: each["score"] / temperature for each in listed(answer, "none")}
+    assert answer.probabilities["good"] == pytest.approx(probability(calibrated, math.exp), abs=1e-6)
 
 
 def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

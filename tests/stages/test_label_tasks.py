@@ -18,7 +18,7 @@ from pipeline.training.devices import make_accelerator
 from stages.check_task import check_task
 from stages.ensemble import ensemble
 from stages.evaluate import evaluate
-from stages.explain import answer_of
+from stages.explain import listed
 from stages.export.export import export, script_of
 from stages.extract import extract
 from stages.fuse import fuse
@@ -96,7 +96,7 @@ def test_a_model_answers_everywhere_with_the_label_sets_that_it_was_scored_by(ow
         tuple(each for each, digit in zip(CLASSES, cell, strict=True) if digit == "1") for cell in saved["prediction"]
     ]
     assert answers[0].label is answers[0].score is None
-    assert answer_of(answers[0]).scores == dict(answers[0].probabilities)
+    assert {each["label"]: each["score"] for each in listed(answers[0])} == dict(answers[0].probabilities)
     assert model._model.head.threshold is not None and model._model.head.threshold.item() != 0
     assert "without a label" in check_task(own.data / "moods")
 

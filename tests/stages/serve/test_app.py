@@ -15,8 +15,9 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
 
+from pipeline.runs.model import Predicted
 from pipeline.system.errors import PipelineError
-from stages.explain import Answer, TooLong
+from stages.explain import TooLong, listed
 from stages.serve.door import Limits, hosts_of, listen
 from stages.serve.serve import make_app, read_page
 from tests.serving import served
@@ -42,18 +43,18 @@ class Fake:
             raise PipelineError(f"{where} is {text!r}: blank")
         return tuple(parts) if self.is_pair else text
 
-    def answers(self, rows: Sequence[Any]) -> list[Answer | TooLong]:
+    def answers(self, rows: Sequence[Any]) -> list[Predicted | TooLong]:
         self.asked += 1
         assert self.open.wait(20)
         if any(text == "boom" for text, _ in rows):
             raise RuntimeError("boom")
         return [self._answer(text, cut) for text, cut in rows]
 
-    def _answer(self, text: Any, cut: bool) -> Answer | TooLong:
+    def _answer(self, text: Any, cut: bool) -> Predicted | TooLong:
         words = " ".join([text] if isinstance(text, str) else text).split()
         if len(words) > 4 and not cut:
             return TooLong(f"has {len(words)} tokens")
-        return Answer({"short": 1 - len(words) / 100, "long": len(words) / 100}, {"short": -1.0, "long": 1.0})
+        return Predicted("short", None, {"short": 1 - len(words) / 100, "long": len(words) / 100}, (-1.0, 1.0))
 
 
 class FakeShelf:
@@ -120,13 +121,13 @@ def opened() -> Iterator[httpx.Client]:
 UNREAD = "inputs is 'a': not what pairs@2 reads"
 
 
-def listed(short: float, long: float) -> list[dict[str, Any]]:
+def sent(short: float, long: float) -> list[dict[str, Any]]:
     """An answer as it is sent, the higher score first."""
     labels = [{"label": "short", "score": short}, {"label": "long", "score": long}]
     return sorted(labels, key=lambda each: -each["score"])
 
 
-SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)
+SHORT, PAIR = sent(0.99, 0.01), sent(0.98, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +137,14 @@ SHORT, PAIR = listed(0.99, 0.01), listed(0.98, 0.02)
         ("/predict", {"inputs": ["a"]}, [SHORT]),
         ("/predict", {"inputs": ["a", "b"]}, [SHORT, SHORT]),
         ("/predict", {"inputs": [["a"], ["b"]]}, [SHORT, SHORT]),
-        ("/predict", {"inputs": "a", "raw_scores": True}, listed(-1.0, 1.0)),
-        ("/predict", {"inputs": "a b c d e f", "truncate": True}, listed(0.94, 0.06)),
+        ("/predict", {"inputs": "a", "raw_scores": True}, sent(-1.0, 1.0)),
+        ("/predict", {"inputs": "a b c d e f", "truncate": True}, sent(0.94, 0.06)),
         ("/predict", {"inputs": "a", "parameters": {}}, [SHORT]),
         ("/predict", {"inputs": "a", "parameters": {"top_k": 1}, "options": {"use_cache": False}}, [SHORT[:1]]),
         ("/predict", {"inputs": ["a", "b"], "parameters": {"truncation": True, "max_length": 9}}, [SHORT, SHORT]),
-        ("/predict", {"inputs": "a b c d e f", "parameters": {"truncation": True}}, [listed(0.94, 0.06)]),
-        ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "none"}}, [listed(-1.0, 1.0)]),
-        ("/predict", {"inputs": "a", "function_to_apply": "sigmoid"}, listed(0.2689414213699951, 0.7310585786300049)),
+        ("/predict", {"inputs": "a b c d e f", "parameters": {"truncation": True}}, [sent(0.94, 0.06)]),
+        ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "none"}}, [sent(-1.0, 1.0)]),
+        ("/predict", {"inputs": "a", "function_to_apply": "sigmoid"}, sent(0.2689414213699951, 0.7310585786300049)),
         ("/predict", {"inputs": "a", "truncate": None, "raw_scores": None, "truncation_direction": "Left"}, SHORT),
         ("/predict", {"inputs": {"text": "a"}, "model": "x", "stream": False}, SHORT),
         ("/models/pairs/predict", {"inputs": {"text": "a", "text_pair": "b"}}, PAIR),
@@ -226,8 +227,8 @@ def test_what_cannot_be_answered_is_one_clear_message(
 
 
 def test_an_answer_lists_its_labels_the_highest_first_and_equal_ones_in_order() -> None:
-    answer = Answer({"a": 0.2, "b": 0.4, "c": 0.4}, {"a": 3.0, "b": -1.0, "c": 0.0})
-    assert [each["label"] for each in answer.listed()] == ["b", "c", "a"]
+    answer = Predicted("b", None, {"a": 0.2, "b": 0.4, "c": 0.4})
+    assert [each["label"] for each in listed(answer)] == ["b", "c", "a"]
 
 
 def test_a_body_without_a_length_is_read_no_further_than_the_limit(client: Client) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pipeline import Model, load
 from pipeline.cli.app import main
 from pipeline.records.store import Artifact, Store
 from pipeline.system.process import SIGNALS
-from stages.explain import answer_of
+from stages.explain import listed
 from stages.extract import extract
 from stages.serve.door import Limits, listen
 from stages.serve.serve import make_app
@@ -33,6 +34,8 @@ from tests.forked import Forked
 from tests.nano import save_backbone
 from tests.serving import served
 from tests.stages.conftest import Shop
+
+NUMBER = itemgetter("label", "score")
 
 
 def texts_of(shop: Shop, task: str) -> list[Any]:
@@ -59,7 +62,7 @@ def test_the_numbers_are_those_of_predict(name: str, shop: Shop, client: httpx.C
     texts = texts_of(shop, task)
     given = [tuple(text) if task == "pairs" else text for text in texts]
     model = load(target, store=shop.store, precision="fp32")
-    expected = [answer_of(each) for each in model.predict(given)]
+    expected = model.predict(given)
 
     def ask(inputs: Any, **options: bool) -> Any:
         answer = client.post(f"/models/{target}/predict", json={"inputs": inputs, "truncate": True, **options})
@@ -67,13 +70,13 @@ def test_the_numbers_are_those_of_predict(name: str, shop: Shop, client: httpx.C
         return answer.json()
 
     # The same texts in one request are the same batch: bit for bit the same numbers.
-    assert ask(texts) == [each.listed() for each in expected]
-    assert ask(texts, raw_scores=True) == [each.listed("none") for each in expected]
+    assert ask(texts) == [*map(listed, expected)]
+    assert ask(texts, raw_scores=True) == [listed(each, "none") for each in expected]
     # Alone or beside others that happen to come at the same time, the padding differs.
     with ThreadPoolExecutor(16) as pool:
         alone = list(pool.map(ask, texts))
     for one, each in zip(alone, expected, strict=True):
-        assert {label["label"]: label["score"] for label in one} == pytest.approx(each.scores, abs=1e-5)
+        assert dict(map(NUMBER, one)) == pytest.approx(dict(map(NUMBER, listed(each))), abs=1e-5)
 
 
 def test_the_client_of_huggingface_hub_is_answered(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +252,7 @@ def test_a_better_model_is_swapped_in_without_a_lost_or_wrong_answer(
     store, (weak, strong) = changing
     texts = texts_of(shop, "films")
     expected = {
-        f"films@{each.manifest.run}": [
-            answer_of(one).scores for one in load(each.folder, precision="fp32").predict(texts)
-        ]
+        f"films@{each.manifest.run}": [one.probabilities for one in load(each.folder, precision="fp32").predict(texts)]
         for each in (weak, strong)
     }
     asked: list[str] = []
