@@ -24,7 +24,6 @@ from pipeline.runs.outcome import get_or_train, provenance
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import JoinedBy
-from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, choose, combine, first_half
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError, few, noted, raise_all
@@ -58,7 +57,6 @@ def ensemble(
         PipelineError: a run is unfinished, damaged or of another task; runs saw different dev rows; or the rule does
             not fit the task.
     """
-    check_seed(seed)
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
     ledger = Ledger(reports)
     if runs is not None:

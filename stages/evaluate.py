@@ -149,18 +149,20 @@ def evaluate(
         raise PipelineError(f"--unknown ignore: is for one class a row, unlike task '{task.name}'")
     if unknown == "ignore" and using not in KINDS and not using.startswith(ENSEMBLE):
         task = _as_known(task, find_run(using, task.name, workspace.store, workspace.ledger))
-    how: dict[str, Any] = {"is_scored": True, "unknown": unknown}
     scores_selected = input_file is None and split == "dev"
     if input_file is not None:
         given = read_input(input_file)
         table, form = given.rows.drop(columns="id", errors="ignore"), given.form
-        rows = canonical_rows(task, table, name_of(input_file), source=task.files, leave_out_blank=True, **how)
+        rows = canonical_rows(
+            task, table, name_of(input_file), source=task.files, leave_out_blank=True, is_scored=True, unknown=unknown
+        )
         # The table of errors numbers rows as messages and spreadsheet programs do.
         rows, left_out = rows.assign(id=rows.index).reset_index(drop=True), len(table) - len(rows)
     elif scores_selected and unknown == "error":
         rows = workspace.splits.published(task).dev
     else:
-        rows = load_split(task, workspace.splits.folder_of(task), split, _OTHER_ROWS, **how)
+        folder = workspace.splits.folder_of(task)
+        rows = load_split(task, folder, split, _OTHER_ROWS, is_scored=True, unknown=unknown)
     are_unknown = rows["label"] == -1 if task.kind == "classes" else np.zeros(len(rows), bool)
     rows = rows[~are_unknown].reset_index(drop=True)
     both = [models_for([task], target, each, workspace, ()) for each in (using, against) if each]
@@ -203,7 +205,7 @@ def evaluate(
         **seen,
         left_out=left_out,
         unknown=int(are_unknown.sum()),
-        outside=int(((labels < low) | (labels > high)).sum()),
+        outside=0 if task.range is None else int(((labels < low) | (labels > high)).sum()),
         cut=cut.rows,
         max_length=cut.max_length,
     )

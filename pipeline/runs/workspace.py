@@ -19,7 +19,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
 from pipeline.settings.kinds import KINDS, Method
-from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
+from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError, raise_all
@@ -355,7 +355,6 @@ class RunRequest:
     adapter or a fusion always keeps only its artifact."""
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
         assert not self.in_turn or (self.kind == "adapter" and len(self.adapters) == 1)
 
     @classmethod

@@ -66,8 +66,8 @@ def parse_study(
     except ValueError as error:
         raise PipelineError(f"{where}: {error}") from None
     if "reference" not in values:
-        able = [name for name in study.methods if name in (*KINDS, *study.rows)]
-        able = [name for name in able if not study.row(name).kind.is_by_source]
+        known = (name for name in study.methods if name in (*KINDS, *study.rows))
+        able = [name for name in known if not study.row(name).kind.is_by_source]
         study = study.model_copy(update={"reference": "full" if "full" in able else next(iter(able), "full")})
     no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
     problems = [*_recipe_mistakes(study), *(f"apart.{task}: not a target" for task in sorted(no_targets))]

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, Extras, HeadKind, Pooling, Truncation
 from pipeline.settings import parts
 from pipeline.settings.parts import Count, Number, Real, RecipePart, Tokens
-from pipeline.system.errors import PipelineError, raise_all, validation_problems
+from pipeline.system.errors import raise_all, validation_problems
 
 Trainable = Literal["head", "probe", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -31,12 +31,6 @@ EVALUATIONS = 10
 """Number of scorings on dev if neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "cosine_similar", "score_loss"})
 """The keys that decide how a model's output becomes a prediction and a loss."""
-
-
-def check_seed(seed: int) -> None:
-    """Raise a :class:`PipelineError` for a seed that numpy or torch would refuse."""
-    if not 0 <= seed < 2**32:
-        raise PipelineError(f"seed {seed}: give a whole number from 0 to 2**32 - 1")
 
 
 class Recipe(RecipePart):

@@ -109,10 +109,7 @@ def _code(trained: Trained, layout: Layout, stock_head: bool, whole: bool) -> st
         stock_head=stock_head,
         loader="AutoModelForSequenceClassification" if stock_head and layout == "full" else loader,
         own_weights=not stock_head and trained.recipe.head != "cosine",
-        task=trained.task,
-        recipe=trained.recipe,
-        kind=trained.answer,
-        temperature=trained.temperature,
+        trained=trained,
         task_file=TASK_FILE,
         head_file=HEAD,
     )

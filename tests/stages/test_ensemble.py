@@ -168,7 +168,6 @@ def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: P
         ({"rule": "mode", "best": 0}, ["--best 0: give at least 1"]),
         ({"task": STS, "rule": "mode"}, ["--rule mode is for classes"]),
         ({"task": find_task("quora")}, ["no run of 'quora'"]),
-        ({"seed": -1}, ["seed -1"]),
     ],
 )
 def test_what_cannot_be_is_told_at_once(settings, messages, ledger, reports) -> None:
