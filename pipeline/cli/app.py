@@ -8,12 +8,11 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError, Group
 
-from pipeline.cli.compare import compare, pool, report, studies
 from pipeline.cli.options import ADVANCED, fill_in
 from pipeline.cli.predict import ensemble, evaluate, explain, export, predict, serve
 from pipeline.cli.runs import doctor, du, runs_app, store_app
 from pipeline.cli.tasks import tasks
-from pipeline.cli.train import demo, extract, fuse, pretrain, prune
+from pipeline.cli.train import compare, demo, extract, fuse, pool, pretrain, prune, report, studies
 from pipeline.system.errors import PipelineError, machine_errors
 from pipeline.system.process import is_loss_of_another
 from pipeline.system.streams import print_error

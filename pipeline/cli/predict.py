@@ -318,8 +318,8 @@ def export(
         raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
     from stages.export.exported import check_export
 
-    places.check(target)
-    check_export(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
+    (task,) = places.check(target)
+    check_export(task.name, using, output, push_to_hub, places.store, places.reports)
     if format == "onnx":
         options.need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
     announce(LIBRARIES)
