@@ -85,6 +85,7 @@ def predict(
     precision: Precision,
     drop_layers: tuple[int, ...] = (),
     rows: Table | None = None,
+    texts: Sequence[str] = (),
     raw: bool = False,
 ) -> PredictedTable:
     """Write the input's rows, in order and with all their columns, and beside them a prediction for each target.
@@ -103,6 +104,7 @@ def predict(
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out: faster, without training anew.
         rows: the table in ``input_file``, if it has been read already. Several processes use that of the main one.
+        texts: the input's columns of texts; empty: named as in the task's files.
         raw: probabilities without the model's temperature.
 
     Raises:
@@ -111,7 +113,7 @@ def predict(
     """
     tasks = parse_targets(target, using, workspace.task)
     given = on_main_process(lambda: read_input(input_file) if rows is None else rows)
-    read = _rows_of(tasks, given.rows, name_of(input_file))
+    read = _rows_of(tasks, given.rows, texts, name_of(input_file))
     kept, names = given.rows, [name for task in tasks for name in _column_names(task, len(tasks) > 1)]
     if taken := [name for name in names if name in kept]:
         raise PipelineError(
@@ -205,14 +207,17 @@ def models_for(
     return Models(_passes(targets), [(each.kind, each.run) for each in targets])
 
 
-def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:
+def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, texts: Sequence[str], where: str) -> dict[str, pd.DataFrame]:
     """The rows with all texts of a task, for every task, by the index of ``table``."""
 
     def rows(task: Task) -> pd.DataFrame:
         name = where if len(tasks) == 1 else f"task '{task.name}'"
+        if texts and len(texts) != len(task.text):
+            raise PipelineError(f"--text {','.join(texts)}: task '{task.name}' reads {len(task.text)}: name as many")
+        named = task.model_copy(update={"text": tuple(texts)}) if texts else task
         # Ids are kept as they are: predictions are written in the order of the rows.
         without_ids = table.drop(columns="id", errors="ignore")
-        return canonical_rows(task, without_ids, name, labelled=False, leave_out_blank=True)
+        return canonical_rows(named, without_ids, name, labelled=False, leave_out_blank=True)
 
     return dict(zip((task.name for task in tasks), make_all(where, tasks, rows), strict=True))
 

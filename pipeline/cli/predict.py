@@ -28,6 +28,7 @@ def predict(
     target: str,
     input: options.TableFile,
     output: options.TableFile,
+    text: str | None = None,
     using: str = "auto",
     drop_layers: str | None = None,
     raw: Raw = False,
@@ -43,6 +44,7 @@ def predict(
             standard input. A row with a blank text gets no prediction.
         output: Table to write, in any of these formats and in the input's order, delimited and encoded like the input,
             or - for csv to standard output. All but parquet have four decimals.
+        text: The input's column of texts, or two for pairs, such as question,answer (named as in the task's files).
         using: fusion, adapter (each: the best on dev), a RUN or ensemble:NAME; auto: the better of fusion and adapter
             on dev.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
@@ -73,6 +75,7 @@ def predict(
         precision=passes.precision,
         drop_layers=dropped,
         rows=rows,
+        texts=options.names_in(text) or (),
         raw=raw,
     )
     if not to_stdout:

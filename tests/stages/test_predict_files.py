@@ -86,6 +86,19 @@ def test_every_column_of_the_input_stays_as_it_was_written(trained: Workspace, t
         assert float(bad) + float(good) == pytest.approx(1)
 
 
+def test_the_columns_of_texts_may_have_other_names(trained: Workspace, tmp_path: Path) -> None:
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    how = {"using": "auto", "batch_size": 8, "precision": "fp32"}
+    file.write_text("one,two,sentence\nthe film is good,the meal is bad,\n")
+    predict("films", file, out, trained, texts=("one",), **how)
+    named = out.read_text()
+    file.write_text("sentence,two,one\nthe film is good,the meal is bad,\n")
+    predict("films", file, out, trained, **how)
+    assert named.splitlines()[1] == out.read_text().splitlines()[1]
+    with pytest.raises(PipelineError, match="--text one,two: task 'films' reads 1: name as many"):
+        predict("films,pairs", file, out, trained, texts=("one", "two"), **how)
+
+
 NESTED = [
     {"sentence": "the film is good", "tags": ["a", {"b": None}], "n": 1},
     {"sentence": "the meal is bad", "tags": None, "n": "two"},
