@@ -11,8 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.training.devices import make_accelerator
-from pipeline.training.objectives import objective_of
-from pipeline.training.predict import mean_outputs
+from pipeline.training.objectives import mean_outputs, objective_of
 from stages.demo_tasks import write_tasks
 from stages.extract import extract
 from stages.fuse import fuse

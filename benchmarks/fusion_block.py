@@ -58,7 +58,7 @@ def _row(setting: Setting, width: int, count: int, batch: tuple[int, int]) -> Ro
 
 def _model(setting: Setting, width: int, count: int, implementation: FusionImplementation) -> BertModel:
     """A BERT of one layer with fusion after its FFN; the same weights for both implementations."""
-    from pipeline.methods.fusion import use_fusion_implementation
+    from pipeline.methods.registry import use_fusion_implementation
 
     torch.manual_seed(0)
     shape = Shape(width, 1, max(1, width // 64), vocabulary=8)

@@ -12,18 +12,17 @@ from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.runs.build import Built, build_for_training
 from pipeline.runs.outcome import save_artifact
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import TrainingData, fit
 from pipeline.training.objectives import objective_of
+from pipeline.training.progress import Progress
 
 from .setting import Setting
 

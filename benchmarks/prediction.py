@@ -7,7 +7,7 @@ from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.runs.build import restore, restore_together
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.devices import make_accelerator
-from pipeline.training.predict import mean_outputs
+from pipeline.training.objectives import mean_outputs
 
 from .backbones import describe, given_or_minilm
 from .ours import make_run, source_task

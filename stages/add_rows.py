@@ -19,9 +19,8 @@ from pipeline.data.split import row_keys, split_added
 from pipeline.data.tables import check_columns, read_foreign, read_table, write_table
 from pipeline.data.task_data import is_labelled, tables_in
 from pipeline.data.tasks import Split, Task
-from pipeline.system.atomic import new_folder
+from pipeline.system.atomic import locked, new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
-from pipeline.system.locks import locked
 from stages.check_task import task_in
 from stages.new_task import SPLITS, counted, row_count, shares_of, sharing_text, short
 

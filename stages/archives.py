@@ -23,9 +23,8 @@ from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
 from pipeline.records.studies import StudyResult
 from pipeline.system.atomic import file_json, new_file, new_folder, scratch_folder, write_text
-from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import PipelineError, shortened, writing
-from pipeline.system.reading import check_regular, present, read_json, read_model, read_text, reading
+from pipeline.system.reading import backbone_text, check_regular, present, read_json, read_model, read_text, reading
 from stages.runs import Runs
 from stages.studies import name_of_study
 

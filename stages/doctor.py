@@ -17,12 +17,12 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 
 from pipeline.data.tasks import check_folder, own_files
-from pipeline.models.repository import configuration
+from pipeline.models.backbone import configuration
 from pipeline.records.store import Store
 from pipeline.system.atomic import CLEARED, leftovers
-from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, few
 from pipeline.system.process import cores
+from pipeline.system.reading import is_folder
 from pipeline.system.version import VERSION
 from pipeline.training.devices import free_bytes, free_host_bytes, hardware, on_gpu, resolve_precision
 from stages.runs import Runs

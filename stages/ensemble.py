@@ -28,7 +28,7 @@ from pipeline.stats.ensembling import BEST, choose, combine, first_half
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError, few, noted, raise_all
 from pipeline.system.streams import notice
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import on_main_process
 
 
 def ensemble(

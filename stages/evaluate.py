@@ -39,8 +39,7 @@ from pipeline.stats.metrics import (
 from pipeline.stats.paired import paired_difference, score_interval
 from pipeline.stats.probe import outputs_from_words
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import full_memory_explained, make_accelerator, on_main_process, resolve_precision
 from stages.predict import decimals_of, models_for
 
 _OTHER_ROWS = "give labelled rows with --input FILE, or --split dev"

@@ -10,7 +10,7 @@ from pipeline.settings.parts import EXPERTS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import on_main_process
 from stages.extract import Extraction, Trained, note_ignored, trained
 
 

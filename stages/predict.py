@@ -25,8 +25,7 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.ensembling import combine
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, make_all
-from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import full_memory_explained, make_accelerator, on_main_process, resolve_precision
 
 # The recipe keys that decide an adapter's inputs and sites. Adapters with equal values can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")

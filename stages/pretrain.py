@@ -27,11 +27,16 @@ from pipeline.system.atomic import check_writable, new_folder, sha256_file, writ
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text, reading
 from pipeline.system.streams import notice
-from pipeline.training.checkpoint import Progress
-from pipeline.training.devices import SMALLER_STEPS, full_memory_explained, make_accelerator, resolve_precision
+from pipeline.training.devices import (
+    SMALLER_STEPS,
+    check_sharding,
+    full_memory_explained,
+    make_accelerator,
+    on_main_process,
+    resolve_precision,
+)
 from pipeline.training.masked_lm import Masking, fit_masked
-from pipeline.training.process_group import check_sharding, on_main_process
-from pipeline.training.progress import tracking
+from pipeline.training.progress import Progress, tracking
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3

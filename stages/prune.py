@@ -9,8 +9,8 @@ from typing import Any
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.methods.attention import source_shares
-from pipeline.methods.fusion import members_of, prune_fusion
 from pipeline.methods.gated import own_member
+from pipeline.methods.registry import members_of, prune_fusion
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from pipeline.models.attention_maps import attention_maps
+from pipeline.methods.attention import attention_maps
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
@@ -17,8 +17,8 @@ from pipeline.reporting.runs import AttentionMap
 from pipeline.runs.build import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
+from pipeline.system.atomic import locked
 from pipeline.system.errors import PipelineError
-from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
 from pipeline.system.streams import notice
 from stages.studies import name_of_study

@@ -20,9 +20,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, check_folder, find_task, task_and_run
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
-from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, make_all, raise_all, validation_problems
-from pipeline.system.reading import read_toml
+from pipeline.system.reading import is_folder, read_toml
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace

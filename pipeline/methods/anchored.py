@@ -22,8 +22,7 @@ from adapters.methods.modeling import BertFusion
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion_method import FusionLayer, FusionMethod, fused_sites
-from pipeline.methods.saved import SavedModules, too_wide
+from pipeline.methods.saved import FusionLayer, FusionMethod, SavedModules, fused_sites, too_wide
 from pipeline.methods.standard import FUSION_FILE
 from pipeline.settings.recipe import Recipe
 

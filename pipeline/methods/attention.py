@@ -1,4 +1,4 @@
-"""The attention of a trained fusion over its adapters, averaged over the tokens of a split, site by site."""
+"""Attention to look at: of a trained fusion over its adapters, site by site, and of a backbone over its tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,8 @@ import torch
 from adapters.composition import Fuse
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from pipeline.data.tokens import Tokenizer
 
 _PLACES = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
 
@@ -85,3 +87,25 @@ def source_shares(
     """The attention to each source, averaged over tokens and sites; the shares add up to one."""
     totals, tokens = zip(*site_attention(backbone, sources, batches).values(), strict=True)
     return dict(zip(sources, (sum(totals, np.zeros(len(sources))) / sum(tokens)).tolist(), strict=True))
+
+
+@torch.inference_mode()
+def attention_maps(
+    backbone: PreTrainedModel, tokenizer: Tokenizer, *texts: str, max_length: int
+) -> tuple[list[str], dict[int, np.ndarray]]:
+    """The T tokens of one text, or of a pair as one input, and their attention (T, S) by layer, counted from 1.
+
+    Layers are the lowest, middle and highest: 1, 6 and 12 of 12 (Liu & Shen 2023). The S weights of each token add up
+    to one. S is T, or more in a layer that has a prefix before the tokens.
+    """
+    encoded = tokenizer.fast(
+        *texts,
+        truncation="longest_first",
+        max_length=max_length,
+        return_tensors="pt",
+        return_token_type_ids=tokenizer.token_types,
+    )
+    attentions, depth = backbone(**encoded, output_attentions=True).attentions, backbone.config.num_hidden_layers
+    shown = sorted({1, -(-depth // 2), depth})
+    maps = {layer: attentions[layer - 1][0].float().mean(dim=0).cpu().numpy() for layer in shown}
+    return tokenizer.fast.convert_ids_to_tokens(encoded["input_ids"][0].tolist()), maps

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import base_of, kept_layers
-from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.models.layout import TaskSite, base_of, check_task_name, kept_layers
 from pipeline.settings.recipe import Recipe
 
 

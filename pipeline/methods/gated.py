@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
-from pipeline.methods.fusion_method import FusionLayer, FusionMethod, fused_sites
-from pipeline.methods.saved import too_wide
+from pipeline.methods.saved import FusionLayer, FusionMethod, fused_sites, too_wide
 from pipeline.settings.parts import Gate
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

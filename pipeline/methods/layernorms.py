@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeline.methods.saved import SavedModules
-from pipeline.models.layout import base_of, kept_layers, norms_of
-from pipeline.models.switching import TaskSite
+from pipeline.models.layout import TaskSite, base_of, kept_layers, norms_of
 from pipeline.models.tensors import fill, layer_of, read_tensors
 
 

@@ -13,8 +13,8 @@ from typing import Self
 from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion_method import fused_sites
 from pipeline.methods.gated import Gated, GatedFusion
+from pipeline.methods.saved import fused_sites
 from pipeline.settings.recipe import Recipe
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SavedModules, begin_as
-from pipeline.models.switching import module_parameter_names
+from pipeline.models.layout import module_parameter_names
 from pipeline.settings.parts import Merge
 
 

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import kept_layers, mask_by_query, norms_of
-from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.models.layout import TaskSite, check_task_name, kept_layers, mask_by_query, norms_of
 from pipeline.settings.recipe import Recipe
 
 

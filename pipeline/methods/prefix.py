@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import attention_of, layers_of
-from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.models.layout import TaskSite, attention_of, check_task_name, layers_of
 from pipeline.settings.recipe import Recipe
 
 

@@ -11,8 +11,7 @@ from adapters.composition import Fuse
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion_method import FusionMethod
-from pipeline.methods.saved import SavedModules, check_config
+from pipeline.methods.saved import FusionMethod, SavedModules, check_config
 from pipeline.models.tensors import fill, in_layers, read_tensors
 from pipeline.settings.recipe import Recipe
 

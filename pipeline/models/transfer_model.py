@@ -1,9 +1,20 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
 Models can share a backbone or its lower layers and run together (JointModel) or in turn (MultitaskModel).
+
+Heads, with features f of one vector u (B, d) or of a pair u, v, and optional dropout on vectors and features:
+
+| kind | outputs | features |
+| --- | --- | --- |
+| linear | ``W f + b`` | ``[u; v]`` |
+| mlp (Liu & Shen 2023) | ``W2 relu(W1 f + b1) + b2``, with a hidden layer of width d | ``[u; v]`` |
+| difference (Reimers & Gurevych 2019, section 3) | as linear | ``[u; v; |u - v|]`` |
+| difference-mlp (Liu & Shen 2023) | as mlp | ``[u; v; |u - v|]`` |
+| comparison | as linear | ``[u; v; |u - v|; u v; cos(u, v)]`` |
+| cosine (Xu 2024, figures 1 and 2) | ``cos(u, v)``, unclamped, without weights | |
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -11,10 +22,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import padding_worth_a_pass
-from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers_of, lower_states, upper_states
-from pipeline.models.switching import activate
-from pipeline.models.unpadding import Packed, as_packed, can_unpad, packed_inputs
+from pipeline.data.tasks import Encoding, HeadKind, Pooling
+from pipeline.models.layout import (
+    activate,
+    frozen_depth,
+    frozen_parts,
+    is_frozen,
+    layers_of,
+    lower_states,
+    upper_states,
+)
+from pipeline.models.lean import can_unpad, unpadded_states
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) -> Tensor:
@@ -104,7 +122,7 @@ class TransferModel(nn.Module):
         return pool(hidden, attention_mask, self.pooling, self.backbone)
 
     def unpads(self, device: torch.device) -> bool:
-        """Whether training on ``device`` computes batches without their padding (:mod:`unpadding`).
+        """Whether training on ``device`` computes batches without their padding (:mod:`lean`).
 
         It does not on a GPU, where a pass over a few more tokens takes the same time, or above frozen layers, whose
         cached outputs are padded: dropout would draw other masks if the cache had no room for a batch.
@@ -117,15 +135,11 @@ class TransferModel(nn.Module):
 
     def _hidden(self, encoder: Any, inputs: dict[str, Tensor]) -> Tensor:
         """The last hidden states (B, T, d), or (B, 1, d) of a lean encoder."""
-        mask = inputs["attention_mask"]
         # Where nothing trains, batches are sorted by length and have little padding.
         trains = self.training and torch.is_grad_enabled()
-        if not (trains and self._can_unpad and mask.device.type == "cpu"):
+        if not (trains and self._can_unpad and inputs["attention_mask"].device.type == "cpu"):
             return encoder(**inputs).last_hidden_state
-        packed = Packed.of(mask)
-        with as_packed(packed):
-            outputs = encoder(**packed_inputs(encoder, packed, inputs["input_ids"], inputs.get("token_type_ids")))
-        return packed.padded(outputs.last_hidden_state)
+        return unpadded_states(encoder, inputs)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
@@ -211,3 +225,101 @@ def backbone_inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: T
     """The backbone's inputs; not every family has token types."""
     types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
     return {"input_ids": input_ids, "attention_mask": attention_mask, **types}
+
+
+Features = Callable[..., Tensor]
+
+
+def joined(u: Tensor, v: Tensor | None = None) -> Tensor:
+    """``[u; v]`` (B, 2d), or u itself."""
+    return u if v is None else torch.cat([u, v], dim=-1)
+
+
+def pair_features(u: Tensor, v: Tensor) -> Tensor:
+    """``[u; v; |u - v|]``, (B, 3d), of two sentences' vectors (B, d)."""
+    return torch.cat([u, v, (u - v).abs()], dim=-1)
+
+
+def compared(u: Tensor, v: Tensor) -> Tensor:
+    """``[u; v; |u - v|; u v; cos(u, v)]``, (B, 4d + 1): features that let a linear model compare two vectors."""
+    return torch.cat([pair_features(u, v), u * v, F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)], dim=-1)
+
+
+class Head(nn.Module):
+    """An output layer over the features, after a hidden layer of ``hidden`` units unless that is zero.
+
+    A ``threshold``, if any, is that of :class:`CosineHead`, for all outputs.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        inputs: int,
+        outputs: int,
+        dropout: float,
+        vector_dropout: float,
+        hidden: int = 0,
+        tuned_threshold: bool = False,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.vector_dropout = nn.Dropout(vector_dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(inputs, hidden) if hidden else None
+        self.out = nn.Linear(hidden or inputs, outputs)
+        self.threshold = _threshold(tuned_threshold)
+
+    def forward(self, *vectors: Tensor) -> Tensor:
+        features = self.dropout(self.features(*map(self.vector_dropout, vectors)))
+        outputs = self.out(features if self.hidden is None else F.relu(self.hidden(features)))
+        return outputs if self.threshold is None or self.training else outputs - self.threshold
+
+
+class CosineHead(nn.Module):
+    """The cosine; in evaluation mode minus ``threshold``, if any, so that 0 separates the two classes.
+
+    The threshold is not trained: it is tuned after training and saved with the head.
+    """
+
+    def __init__(self, vector_dropout: float = 0.0, tuned_threshold: bool = False) -> None:
+        super().__init__()
+        self.vector_dropout = nn.Dropout(vector_dropout)
+        self.threshold = _threshold(tuned_threshold)
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        cosine = F.cosine_similarity(self.vector_dropout(u), self.vector_dropout(v), dim=-1).unsqueeze(-1)
+        return cosine if self.threshold is None or self.training else cosine - self.threshold
+
+
+def _threshold(tuned: bool) -> nn.Parameter | None:
+    return nn.Parameter(torch.zeros(()), requires_grad=False) if tuned else None
+
+
+def is_threshold(name: str) -> bool:
+    """Whether the parameter ``name`` of a model is a head's tuned threshold."""
+    return f".{name}".endswith(".head.threshold")
+
+
+def build_head(
+    kind: HeadKind,
+    width: int,
+    outputs: int,
+    vectors: int,
+    dropout: float,
+    tuned_threshold: bool = False,
+    vector_dropout: float = 0.0,
+) -> nn.Module:
+    """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
+
+    ``outputs`` is the number of classes, or 1 for a score or for two classes with one logit. ``dropout`` applies to the
+    features, ``vector_dropout`` to each sentence vector before that.
+    """
+    if kind == "cosine":
+        return CosineHead(vector_dropout, tuned_threshold)
+    of_pairs: dict[str, tuple[Features, int]] = {
+        "difference": (pair_features, 3 * width),
+        "comparison": (compared, 4 * width + 1),
+    }
+    features, inputs = of_pairs.get(kind.removesuffix("-mlp"), (joined, vectors * width))
+    hidden = width if kind.endswith("mlp") else 0
+    return Head(features, inputs, outputs, dropout, vector_dropout, hidden, tuned_threshold)

@@ -18,9 +18,8 @@ from pandas.api.types import is_numeric_dtype
 from pipeline.data.labels import holds_sets
 from pipeline.data.tables import write_table
 from pipeline.records.run_record import RunRecord, TaskScore
-from pipeline.system.atomic import clear_leftovers, make_folder, new_file, remove_folder, write_json
+from pipeline.system.atomic import clear_leftovers, is_held, locked, make_folder, new_file, remove_folder, write_json
 from pipeline.system.errors import PipelineError, writing
-from pipeline.system.locks import is_held, locked
 from pipeline.system.reading import ModelFiles, check_regular, present, reading
 
 RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")

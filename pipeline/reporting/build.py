@@ -21,8 +21,8 @@ from pipeline.reporting.published import tables as published
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.system.atomic import new_folder, write_text
-from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import printable
+from pipeline.system.reading import backbone_text
 
 TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     scores.main_table,

@@ -16,7 +16,7 @@ from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_without_effect
 from pipeline.stats.metrics import THRESHOLDS
-from pipeline.system.backbone_name import backbone_text
+from pipeline.system.reading import backbone_text
 
 StoredParts = dict[str, int]
 """Parameter count of every part that a model needs, by the part's identity, so that shared parts count once."""

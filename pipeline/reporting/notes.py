@@ -8,7 +8,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting.report import TEXTS, capital, listed, paragraphs, value_text
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.settings.recipe import MIN_STEPS
-from pipeline.system.backbone_name import backbone_text
+from pipeline.system.reading import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}

@@ -18,9 +18,8 @@ from pipeline.records.studies import Line
 from pipeline.reporting.build import TEMPLATES
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table, value_text
 from pipeline.settings.kinds import KINDS
-from pipeline.system.atomic import write_json, write_text
+from pipeline.system.atomic import locked, write_json, write_text
 from pipeline.system.errors import PipelineError, printable
-from pipeline.system.locks import locked
 from pipeline.system.reading import read_model
 
 Pairs = list[tuple[str, str]]

@@ -10,19 +10,23 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task, described
-from pipeline.methods.fusion import FORMS, add_fusion, load_fusion, use_fusion_implementation
+from pipeline.methods.bank import parallel_adapters
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.merging import merge_into
-from pipeline.methods.parallel import parallel_adapters
-from pipeline.methods.registry import add_modules, load_modules
+from pipeline.methods.registry import (
+    FORMS,
+    add_fusion,
+    add_modules,
+    load_fusion,
+    load_modules,
+    use_fusion_implementation,
+)
 from pipeline.methods.saved import SavedModules, begin_as
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.layout import split_encoder
+from pipeline.models.layout import activate, split_encoder
 from pipeline.models.lean import make_lean
-from pipeline.models.switching import activate
-from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel, build_head
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.split import at_most
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import members_of
+from pipeline.methods.bank import UnitReader
 from pipeline.methods.gated import own_member, set_gates
 from pipeline.methods.houlsby import load_adapter
-from pipeline.methods.units import UnitReader
+from pipeline.methods.registry import members_of
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import pair_features
+from pipeline.models.transfer_model import pair_features
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head
 from pipeline.runs.scoring import Scoring, features_of, probe, splits_of
@@ -261,7 +261,7 @@ class Chooser:
 
         Probing the target's rows through an adapter ranks sources nearly as well as training with each of them (Poth,
         Pfeiffer, Rücklé, Gurevych 2021). In a large store, all adapters are first probed at their bottlenecks only
-        (:mod:`pipeline.methods.units`); the best of these then run as whole models.
+        (:mod:`pipeline.methods.bank`); the best of these then run as whole models.
 
         Args:
             candidates: intact adapters of this backbone, one per task.

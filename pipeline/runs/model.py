@@ -24,9 +24,8 @@ from pipeline.data.labels import Prediction, names_in
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import Cut, TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
-from pipeline.methods.fusion import leaving_out, members_of
-from pipeline.models.rounding import lifted, round_for_good
-from pipeline.models.tensors import share_equal
+from pipeline.methods.registry import leaving_out, members_of
+from pipeline.models.tensors import lifted, round_for_good, share_equal
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
@@ -38,8 +37,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.training.devices import HALF, OneDevice, full_memory_explained, on_gpu, resolve_precision
-from pipeline.training.objectives import objective_of
-from pipeline.training.predict import Compute, mean_outputs
+from pipeline.training.objectives import Compute, mean_outputs, objective_of
 
 _PATH = str, PathLike
 Text = str | tuple[str, str]

@@ -29,12 +29,10 @@ from pipeline.data.split import row_hashes
 from pipeline.data.tables import write_table
 from pipeline.data.task_data import TaskData, read_test_texts
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import save_fusion
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import METHODS, save_fusion
 from pipeline.methods.saved import SavedModules
-from pipeline.models.heads import is_threshold
 from pipeline.models.tensors import fill, read_tensors
-from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.models.transfer_model import MultitaskModel, TransferModel, is_threshold
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import HEAD, LAYERNORMS, SEEN, Artifact, Manifest, SourceRun, Store
@@ -45,8 +43,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import process_count
 from pipeline.system.reading import check_regular, present, reading
 from pipeline.system.version import VERSION
-from pipeline.training.devices import hardware, processor
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import hardware, on_main_process, processor
 
 Record = TypeVar("Record", covariant=True)
 Use = Literal["trained", "selected", "unknown"]

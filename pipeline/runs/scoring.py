@@ -33,9 +33,8 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, in_random_order, joined, swapped, tokenise
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import CosineHead, Features, Head, pair_features
 from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.models.transfer_model import CosineHead, Features, Head, MultitaskModel, TransferModel, pair_features
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.outcome import load_weights
@@ -44,12 +43,11 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
 from pipeline.stats.paired import score_interval
 from pipeline.stats.probe import explained_rows, solve
-from pipeline.training.checkpoint import Companion, Progress, Scores
+from pipeline.training.devices import on_main_process
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import TaskBatches, mixed
-from pipeline.training.objectives import objective_of, output_scale
-from pipeline.training.predict import Extend, mean_outputs
-from pipeline.training.process_group import on_main_process
+from pipeline.training.objectives import Extend, mean_outputs, objective_of, output_scale
+from pipeline.training.progress import Companion, Progress, Scores
 
 MOST_ROWS = 5000
 """Training rows up to which :func:`probe_score` is worth its seconds: with more, training nearly always wins."""

@@ -15,10 +15,10 @@ from pipeline.data.labels import Prediction
 from pipeline.data.split import at_most
 from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
-from pipeline.methods.fusion import members_of
 from pipeline.methods.layernorms import copied_parameters
+from pipeline.methods.registry import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
-from pipeline.models.rounding import rounded
+from pipeline.models.tensors import rounded
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest, SourceRun
@@ -41,12 +41,18 @@ from pipeline.stats.calibration import fit_temperature
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
-from pipeline.training.checkpoint import Companion, Progress
-from pipeline.training.devices import HALF, SMALLER_STEPS, check_memory, full_memory_explained, make_accelerator
+from pipeline.training.devices import (
+    HALF,
+    SMALLER_STEPS,
+    check_memory,
+    check_sharding,
+    full_memory_explained,
+    is_sharded,
+    make_accelerator,
+)
 from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.objectives import balanced_weights, objective_of
-from pipeline.training.process_group import check_sharding, is_sharded
-from pipeline.training.progress import tracking
+from pipeline.training.progress import Companion, Progress, tracking
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, Terms, terms_of
 from pipeline.training.terms.term import Regularised

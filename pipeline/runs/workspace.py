@@ -13,8 +13,7 @@ import pandas as pd
 from pipeline.data.task_data import TaskData, extra_rows, has_labelled_test, has_rows, load_all_rows, read_test_texts
 from pipeline.data.tasks import Extra, Task, find_task
 from pipeline.methods.registry import check_fits
-from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.repository import configuration
+from pipeline.models.backbone import Backbone, configuration, open_backbone
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
@@ -23,12 +22,26 @@ from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError, raise_all
-from pipeline.system.memo import Memo
 from pipeline.system.process import process_count
 from pipeline.system.streams import announce, notice
 from pipeline.training.devices import resolve_precision
 
 Result = TypeVar("Result")
+
+
+class Memo:
+    """Results by key, kept for the lifetime of the object that owns them."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Result]) -> Result:
+        """The result of ``make`` from the first call with ``key``."""
+        if key not in self._results:
+            self._results[key] = make()
+        return self._results[key]
+
+
 Key = TypeVar("Key", str, Task)
 
 # The settings that may differ between the tasks of a run; the others concern the one model and its training.

@@ -1,4 +1,7 @@
-"""Read files that a person or another program wrote. Any fault raises a :class:`PipelineError` of one line."""
+"""Read files that a person or another program wrote. Any fault raises a :class:`PipelineError` of one line.
+
+Whether ``--backbone`` names a folder or a Hub id is told here too, without a library that reads models.
+"""
 
 import errno
 import json
@@ -12,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.system.errors import OF_ONE_FILE, REFUSALS, MachineError, PipelineError, validation_problems
+from pipeline.system.errors import OF_ONE_FILE, REFUSALS, MachineError, PipelineError, shortened, validation_problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -132,3 +135,35 @@ class ModelFiles(Generic[Model]):
         if file not in self._read or self._read[file][0] != stamp:
             self._read[file] = stamp, read_model(self._model, file, self._remedy)
         return self._read[file][1]
+
+
+def refused(name: str, problem: str) -> PipelineError:
+    """The error for a backbone that cannot be used."""
+    return PipelineError(f"backbone '{name}': {problem}")
+
+
+def is_folder(name: str) -> bool:
+    """Whether ``name`` is a folder with a readable configuration; otherwise it is a Hub id.
+
+    Raises:
+        PipelineError: a folder without a configuration, or neither a folder nor an id.
+    """
+    try:
+        is_directory = Path(name).is_dir()
+    except (OSError, ValueError):  # a name too long, or one with a null byte
+        raise PipelineError(f"backbone {shortened(name)}: neither a folder nor a Hub id (--backbone)") from None
+    if not is_directory:
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
+        return False
+    file = Path(name) / "config.json"
+    if not file.exists():
+        raise refused(name, "the folder has no config.json: give the folder of an encoder")
+    if not isinstance(read_json(file, remedy := "copy it again"), dict):
+        raise PipelineError(f"{file}: not a configuration: {remedy}")
+    return True
+
+
+def backbone_text(name: str) -> str:
+    """A Hub id, or the folder's name without its path, which only matters on this machine."""
+    return Path(name).name if Path(name).is_absolute() else name

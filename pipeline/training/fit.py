@@ -23,11 +23,9 @@ from pipeline.data.batches import Piece, prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
-from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
-from pipeline.training.devices import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import copy_to_shard, in_any_process, peak_memory_mb, reset_peak_memory, whole
 from pipeline.training.optim import OPTIMIZERS, parameter_groups, peak_rates, rate_factor
-from pipeline.training.process_group import copy_to_shard, in_any_process, whole
-from pipeline.training.progress import TrainingProgress
+from pipeline.training.progress import Companion, Progress, Resumption, Scores, TrainingProgress, trainable
 from pipeline.training.surgery import Surgery
 
 Loss = Callable[[nn.Module, Piece], Tensor]

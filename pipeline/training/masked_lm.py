@@ -27,8 +27,8 @@ from pipeline.data.batches import (
 )
 from pipeline.data.tokens import TokenisedSplit, Tokenizer
 from pipeline.settings.recipe import Recipe
-from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, fit
+from pipeline.training.progress import Progress
 
 IGNORED = -100
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import FORMS
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import FORMS, METHODS
 from pipeline.records.studies import Entry
 from pipeline.reporting.published.values import published_mistakes
 from pipeline.runs.build import same_head, why_not_continued

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
-from pipeline.system.atomic import make_folder, write_json
+from pipeline.system.atomic import locked, make_folder, write_json
 from pipeline.system.errors import PipelineError
-from pipeline.system.locks import locked
 from pipeline.system.process import is_main_process, process_count
 from pipeline.system.streams import notice
 from stages.compare.check import checked, shared_texts

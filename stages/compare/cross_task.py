@@ -26,9 +26,8 @@ from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
-from pipeline.training.devices import make_accelerator
+from pipeline.training.devices import make_accelerator, on_main_process, process_group
 from pipeline.training.objectives import objective_of
-from pipeline.training.process_group import on_main_process, process_group
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job
 

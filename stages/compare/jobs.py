@@ -21,7 +21,7 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import PipelineError
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import on_main_process
 from stages.compare.plan import Job
 from stages.ensemble import EnsembleRun
 from stages.pretrain import pretraining_seconds

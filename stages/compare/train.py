@@ -15,7 +15,7 @@ from rich.text import Text
 from pipeline.settings.kinds import KINDS
 from pipeline.system.errors import MachineError, PipelineError, machine_errors
 from pipeline.system.streams import notice
-from pipeline.training.process_group import on_main_process
+from pipeline.training.devices import on_main_process
 from pipeline.training.progress import console
 from stages.compare.executors.pool import Outcome, Pool, carried_out
 from stages.compare.jobs import POLL_SECONDS, Ended, Jobs, RemoteJob, appeared

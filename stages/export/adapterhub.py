@@ -20,13 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
-from pipeline.methods.bank import sites_of
-from pipeline.methods.fusion import FORMS, members_of
 from pipeline.methods.houlsby import bottleneck_of
-from pipeline.methods.registry import METHODS
-from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
+from pipeline.methods.registry import FORMS, METHODS, members_of
+from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, sites_of
 from pipeline.models.backbone import HAS_POOLER
-from pipeline.models.heads import CosineHead
+from pipeline.models.transfer_model import CosineHead
 from pipeline.records.store import HEAD
 from pipeline.system.atomic import write_json, write_text
 from pipeline.system.errors import PipelineError

@@ -18,7 +18,7 @@ from torch.export import Dim
 
 from pipeline.data.batches import BACKBONE_INPUTS
 from pipeline.data.tokens import head_tokens
-from pipeline.methods.fusion import use_fusion_implementation
+from pipeline.methods.registry import use_fusion_implementation
 from pipeline.system.atomic import write_json
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.objectives import objective_of

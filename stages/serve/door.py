@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pipeline.records.store import Store
 from pipeline.runs.kept_models import check_task, kept_for, parse_model, silent_unless_refused
-from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
+from pipeline.system.reading import is_folder
 
 
 @dataclass(frozen=True, kw_only=True)

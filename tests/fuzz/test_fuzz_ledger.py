@@ -23,7 +23,7 @@ from pipeline.runs.workspace import Part, Workspace
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
+from pipeline.training.progress import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 from stages.compare.plan import Job
 from stages.compare.progress import Estimate
 from stages.doctor import ledger_findings

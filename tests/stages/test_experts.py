@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.methods.fusion import add_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.registry import add_fusion, use_fusion_implementation
 from pipeline.models.backbone import Backbone
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import restore_run

@@ -18,7 +18,7 @@ from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published
 from pipeline.stats.metrics import overall
-from pipeline.system.backbone_name import backbone_text
+from pipeline.system.reading import backbone_text
 
 UNSTATED = "?"
 """The report does not say."""

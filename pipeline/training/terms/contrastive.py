@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.models.heads import Head
+from pipeline.models.transfer_model import Head
 from pipeline.training.terms.term import Regularised, Term
 
 

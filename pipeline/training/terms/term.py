@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
-from pipeline.training.checkpoint import Companion
 from pipeline.training.objectives import Divergence
+from pipeline.training.progress import Companion
 
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 """``forward(model, piece)``: the outputs (B, k) of a model, or of its stand-in, for a piece's rows."""

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.anchored import AnchoredFusion
-from pipeline.methods.fusion import add_fusion, save_fusion
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import METHODS, add_fusion, save_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe

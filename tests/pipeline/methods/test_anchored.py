@@ -13,8 +13,8 @@ from torch import nn
 from pipeline.methods import fast_fusion
 from pipeline.methods.anchored import AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.registry import use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, trainable

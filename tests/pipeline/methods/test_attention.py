@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.methods.attention import attention_table, site_attention
-from pipeline.methods.fusion import use_fusion_implementation
+from pipeline.methods.registry import use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.lean import make_lean

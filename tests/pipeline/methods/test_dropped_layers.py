@@ -12,8 +12,8 @@ from safetensors import safe_open
 from transformers import BertModel
 
 from pipeline.methods.anchored import anchor_fusion
-from pipeline.methods.fusion import load_fusion
 from pipeline.methods.layernorms import train_layernorms
+from pipeline.methods.registry import load_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.methods.standard import FORM
 from pipeline.models.backbone import Backbone, open_backbone

@@ -9,14 +9,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
 from pipeline.methods.gated import GatedFusion
 from pipeline.methods.layernorms import load_layernorms
-from pipeline.methods.registry import METHODS, add_modules, load_modules
+from pipeline.methods.registry import (
+    METHODS,
+    add_fusion,
+    add_modules,
+    load_fusion,
+    load_modules,
+    save_fusion,
+    use_fusion_implementation,
+)
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.layout import lower_states, upper_states
-from pipeline.models.switching import activate
+from pipeline.models.layout import activate, lower_states, upper_states
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_sources

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 from benchmarks.flops import flop_of
 from pipeline.methods import fast_fusion
 from pipeline.methods.fast_fusion import FusionSite, _Mix, cheapest_forms
-from pipeline.methods.fusion import use_fusion_implementation
+from pipeline.methods.registry import use_fusion_implementation
 
 FORMS = [(query, value) for query in ("folded", "half", "plain") for value in ("folded", "plain")]
 

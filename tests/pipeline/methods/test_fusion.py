@@ -9,12 +9,11 @@ import torch
 from adapters.composition import Stack
 from torch import Tensor
 
-from pipeline.methods.fusion import FORMS, add_fusion, load_fusion, save_fusion
 from pipeline.methods.merging import merge, merge_into, ties
-from pipeline.methods.registry import METHODS, add_modules
+from pipeline.methods.registry import FORMS, METHODS, add_fusion, add_modules, load_fusion, save_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.switching import module_parameter_names
+from pipeline.models.layout import module_parameter_names
 from pipeline.settings.parts import FusionForm, Merge
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import parameter_groups

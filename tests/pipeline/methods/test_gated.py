@@ -9,14 +9,13 @@ import torch
 from adapters.composition import Fuse
 from torch import nn
 
-from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion
-from pipeline.methods.fusion import use_fusion_implementation as use
 from pipeline.methods.gated import GATED_FILE, GatedFusion
 from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.registry import add_fusion, load_fusion, prune_fusion, save_fusion
+from pipeline.methods.registry import use_fusion_implementation as use
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.parts import Gated
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

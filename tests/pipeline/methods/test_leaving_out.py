@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion import add_fusion, leaving_out, members_of, prune_fusion, use_fusion_implementation
+from pipeline.methods.registry import add_fusion, leaving_out, members_of, prune_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe

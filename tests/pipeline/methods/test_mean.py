@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pipeline.data.tasks import find_task
-from pipeline.methods.fusion import add_fusion
+from pipeline.methods.registry import add_fusion
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve

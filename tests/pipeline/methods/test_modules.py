@@ -15,8 +15,8 @@ from pipeline.methods.houlsby import BOTTLENECK, bottleneck_of
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.models.layout import activate, module_parameter_names
 from pipeline.models.lean import make_lean
-from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, AdapterKind
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.system.errors import PipelineError

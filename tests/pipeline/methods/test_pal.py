@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.pal import Pal, add_pal
 from pipeline.models.backbone import Backbone
-from pipeline.models.switching import activate
+from pipeline.models.layout import activate
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.methods.adapted import IDS, hidden, randomise
 

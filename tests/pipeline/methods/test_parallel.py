@@ -11,7 +11,7 @@ from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.methods.parallel import parallel_adapters
+from pipeline.methods.bank import parallel_adapters
 from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import PADDED, add_adapter, hidden, randomise
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.prefix import add_prefix, token_states
 from pipeline.models.backbone import Backbone
-from pipeline.models.switching import activate
+from pipeline.models.layout import activate
 from tests.pipeline.methods.adapted import IDS
 
 LENGTH = 4

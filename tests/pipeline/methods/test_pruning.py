@@ -7,7 +7,7 @@ from adapters.composition import Fuse
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.attention import source_shares
-from pipeline.methods.fusion import load_fusion, prune_fusion, use_fusion_implementation
+from pipeline.methods.registry import load_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import (

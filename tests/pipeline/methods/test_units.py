@@ -8,9 +8,8 @@ import adapters
 import pytest
 import torch
 
-from pipeline.methods.bank import sites_of
-from pipeline.methods.saved import SavedModules
-from pipeline.methods.units import UnitReader
+from pipeline.methods.bank import UnitReader
+from pipeline.methods.saved import SavedModules, sites_of
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import IDS, add_adapter, hidden, randomise, save_adapter, saved_modules

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel
 
-from pipeline.models.attention_maps import attention_maps
+from pipeline.methods.attention import attention_maps
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.lean import make_lean
 from pipeline.system.errors import PipelineError

@@ -13,11 +13,10 @@ from torch import Tensor
 from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import open_backbone
-from pipeline.models.heads import build_head
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 

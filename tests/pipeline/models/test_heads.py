@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import find_task
-from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import build_head
 from pipeline.runs.build import outputs_of
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve

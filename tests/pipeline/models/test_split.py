@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel
 
-from pipeline.models.heads import build_head
 from pipeline.models.layout import layers_of, split_encoder
 from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel, build_head
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden
 

@@ -3,8 +3,7 @@
 import torch
 from transformers import PreTrainedModel
 
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel, pool
+from pipeline.models.transfer_model import TransferModel, build_head, pool
 
 
 def test_the_mean_leaves_padding_out() -> None:

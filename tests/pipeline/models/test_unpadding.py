@@ -8,17 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.methods.fusion import add_fusion
-from pipeline.methods.fusion import use_fusion_implementation as use
-from pipeline.methods.registry import METHODS, add_modules
+from pipeline.methods.registry import METHODS, add_fusion, add_modules
+from pipeline.methods.registry import use_fusion_implementation as use
 from pipeline.methods.saved import SavedModules
-from pipeline.models import transfer_model, unpadding
+from pipeline.models import lean, transfer_model
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
 from pipeline.models.layout import split_encoder
-from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import TransferModel
-from pipeline.models.unpadding import Packed, can_unpad
+from pipeline.models.lean import Packed, can_unpad, make_lean
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES, SIZES
 from tests.pipeline.methods.adapted import randomise
@@ -93,7 +90,7 @@ def test_full_fine_tuning(family: str, pooling: Any, families: dict[str, Backbon
 def test_lengths(
     lengths: Sequence[int], backbone: Backbone, assert_same_packed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpadding, "_MOST_PADDED_SCORES", 100)
+    monkeypatch.setattr(lean, "_MOST_PADDED_SCORES", 100)
     assert_same_packed(model_of(backbone.load()), lengths)
 
 
@@ -120,7 +117,7 @@ def test_sequences_have_few_lengths_and_nothing_reads_what_makes_them_longer(
     expected = vectors_and_gradients(model, inputs)
     monkeypatch.setattr(Packed, "take", other_words)
     vectors, gradients = vectors_and_gradients(model, inputs)
-    assert found == {-(-sum(lengths) // unpadding._TOKENS) * unpadding._TOKENS}
+    assert found == {-(-sum(lengths) // lean._TOKENS) * lean._TOKENS}
     assert torch.equal(vectors, expected[0])
     torch.testing.assert_close(gradients, expected[1], rtol=0, atol=0)
 
@@ -183,7 +180,7 @@ def test_few_attention_scores_are_of_padding() -> None:
     for group in packed.groups:
         own = sorted(lengths)[group.inputs]
         assert group.length == max(own)
-        assert sum(group.length**2 - length**2 for length in own) <= unpadding._MOST_PADDED_SCORES
+        assert sum(group.length**2 - length**2 for length in own) <= lean._MOST_PADDED_SCORES
     assert [token for group in packed.groups for token in range(group.tokens.start, group.tokens.stop)] == [
         *range(sum(lengths))
     ]

@@ -23,8 +23,8 @@ from pipeline.reporting.scores import low_resource_sentences
 from pipeline.reporting.transfer import fusion_gain_table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published
+from pipeline.system.atomic import locked
 from pipeline.system.errors import PipelineError
-from pipeline.system.locks import locked
 from stages.report import report as report_again
 from stages.studies import find_study, study_names
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study

@@ -13,8 +13,7 @@ from transformers import BertModel
 
 from pipeline.data.labels import Prediction
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.heads import CosineHead, build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import CosineHead, TransferModel, build_head
 from pipeline.runs.build import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun

@@ -6,15 +6,15 @@ import pytest
 
 from pipeline.data.tasks import find_task
 from pipeline.runs import scoring
-from pipeline.training import process_group
+from pipeline.training import devices
 
 
 @pytest.mark.parametrize("is_main", [True, False])
 def test_all_processes_take_what_the_main_one_finds(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "process_count", lambda: 2)
-    monkeypatch.setattr(process_group, "is_main_process", lambda: is_main)
-    monkeypatch.setattr(process_group, "process_group", lambda: None)
-    monkeypatch.setattr(process_group, "broadcast_object_list", lambda outcome: outcome if is_main else [np.ones(2)])
+    monkeypatch.setattr(devices, "process_count", lambda: 2)
+    monkeypatch.setattr(devices, "is_main_process", lambda: is_main)
+    monkeypatch.setattr(devices, "process_group", lambda: None)
+    monkeypatch.setattr(devices, "broadcast_object_list", lambda outcome: outcome if is_main else [np.ones(2)])
     asked: list[str] = []
     features, rows = np.eye(40, 3), pd.DataFrame({"label": [0, 1] * 20})
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import build_head
-from pipeline.models.rounding import rounded
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.tensors import rounded
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.runs import model as api
 from pipeline.runs import training_run
 from pipeline.runs.model import load

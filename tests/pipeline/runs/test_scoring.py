@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.runs.scoring import Evaluations
-from pipeline.training.checkpoint import Progress
+from pipeline.training.progress import Progress
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0, "now"), (2, "now"), (3, "said 0"), (4, "said 1"), (5, "said 2")])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.system import locks
+from pipeline.system import atomic
+from pipeline.system.atomic import is_held, locked
 from pipeline.system.errors import PipelineError
-from pipeline.system.locks import is_held, locked
 from tests.processes import in_a_process, line_of
 
 BUSY = PipelineError("busy")
@@ -28,7 +28,7 @@ def test_a_held_lock_is_never_taken_from_its_holder_however_long_it_is_silent(tm
 
 
 ASKED_AGAIN_AND_AGAIN = """
-from pipeline.system.locks import is_held
+from pipeline.system.atomic import is_held
 print("begun", flush=True)
 while True:
     is_held(ROOT)
@@ -38,7 +38,7 @@ while True:
 def test_who_only_asks_whether_a_lock_is_held_keeps_nobody_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "_ASKING_SECONDS", 5.0)  # the other process may be halted while it asks
+    monkeypatch.setattr(atomic, "_ASKING_SECONDS", 5.0)  # the other process may be halted while it asks
     file = tmp_path / ".lock"
     file.touch()
     with in_a_process(ASKED_AGAIN_AND_AGAIN, file) as process:

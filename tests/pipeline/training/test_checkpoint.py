@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim import AdamW
 
 from pipeline.system.errors import PipelineError
-from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
+from pipeline.training.progress import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 
 
 def checkpoint(seed: int = 0) -> Checkpoint:
@@ -77,6 +77,6 @@ def test_processes_that_read_different_checkpoints_do_not_start(monkeypatch: pyt
     model = torch.nn.Linear(2, 1)
     accelerator: Any = SimpleNamespace(num_processes=2, is_main_process=True, scaler=None)
     for other, expected in ((0, nullcontext()), (7, pytest.raises(PipelineError, match="read different checkpoints"))):
-        monkeypatch.setattr("pipeline.training.checkpoint.gather_object", lambda own, other=other: [*own, other])
+        monkeypatch.setattr("pipeline.training.progress.gather_object", lambda own, other=other: [*own, other])
         with expected:
             Resumption(None, 60.0, model, model, AdamW(model.parameters()), accelerator)

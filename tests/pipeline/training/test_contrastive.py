@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.data.tasks import find_task
-from pipeline.models.heads import Head, joined
+from pipeline.models.transfer_model import Head, joined
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve

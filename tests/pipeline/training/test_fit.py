@@ -19,9 +19,8 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS
-from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _seed, _step_seed
-from pipeline.training.progress import TrainingProgress
+from pipeline.training.progress import Progress, TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 from tests.pipeline.training.toy import (
     BATCH,
@@ -549,14 +548,14 @@ def test_a_kill_costs_a_tenth_of_a_run_or_a_minute_and_writing_next_to_nothing(
 ) -> None:
     """An evaluation takes five steps' time; after it, and at the end, nothing is scored again."""
     now, written = 0.0, [0.0]
-    monkeypatch.setattr("pipeline.training.checkpoint.time.monotonic", lambda: now)
+    monkeypatch.setattr("pipeline.training.progress.time.monotonic", lambda: now)
 
     def save(*_: object) -> None:
         nonlocal now
         now += writing
         written.append(now)
 
-    monkeypatch.setattr("pipeline.training.checkpoint.save_checkpoint", save)
+    monkeypatch.setattr("pipeline.training.progress.save_checkpoint", save)
     at_risk = list[tuple[float, float]]()
 
     def step(model: nn.Module, piece: Piece) -> Tensor:
@@ -601,7 +600,7 @@ def test_an_interrupt_keeps_the_step_that_is_under_way(
     stop_at: int, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the run that resumes ends bit for bit as one that was never interrupted."""
-    monkeypatch.setattr("pipeline.training.checkpoint._SOONEST", 1e9)  # only the interrupt keeps anything
+    monkeypatch.setattr("pipeline.training.progress._SOONEST", 1e9)  # only the interrupt keeps anything
     whole, resumed = make_model(), make_model()
     expected, interrupted = train(whole), Signalled(squared_error, stop_at, number)
     file = tmp_path / "state.safetensors"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pipeline.data.labels import as_matrix
 from pipeline.data.tasks import Task, find_task
-from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import build_head
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import OPTIMIZERS, parameter_groups, peak_rates, rate_factor
 

@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import collate
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.system.errors import PipelineError
-from pipeline.training import predict
-from pipeline.training.predict import mean_outputs
+from pipeline.training import objectives
+from pipeline.training.objectives import mean_outputs
 
 PAIR_HEADS = ("linear", "mlp", "difference", "cosine")
 
@@ -114,7 +113,7 @@ def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, m
         barrier.wait()
         return shares[0] + shares[1]
 
-    monkeypatch.setattr(predict, "gather_object", gather)
+    monkeypatch.setattr(objectives, "gather_object", gather)
     with ThreadPoolExecutor(2) as threads:
         found = threads.map(
             lambda index: mean_outputs(model, [split], batch_size=2, pad_token_id=0, accelerator=Process(index)),

@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.tasks import find_task
-from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.recipe import Recipe
 from pipeline.training.objectives import class_divergence, objective_of, squared_error
 from pipeline.training.terms.smart import Smoothness, perturbation, perturbed

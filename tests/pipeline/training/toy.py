@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import FLAGS, Recipe
-from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, fit
+from pipeline.training.progress import Progress
 from tests.runs import Stopped
 
 ROWS, BATCH, EPOCHS = 50, 8, 3

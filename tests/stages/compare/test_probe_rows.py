@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.data.tasks import find_task
-from pipeline.models.heads import compared, joined
+from pipeline.models.transfer_model import compared, joined
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.build import restore_run
 from pipeline.runs.scoring import features_of, probe_score

@@ -9,8 +9,7 @@ import pandas as pd
 import torch
 
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import add_fusion
-from pipeline.methods.registry import add_modules
+from pipeline.methods.registry import add_fusion, add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import Artifact, SourceRun, Store
 from pipeline.runs.build import assemble, modules_of
@@ -19,8 +18,7 @@ from pipeline.runs.scoring import splits_of
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.training.devices import OneDevice
-from pipeline.training.objectives import objective_of
-from pipeline.training.predict import mean_outputs
+from pipeline.training.objectives import mean_outputs, objective_of
 from stages.export.exported import Texts, Trained
 from tests.nano import SIZES, VOCABULARY
 from tests.pipeline.records.artifacts import manifest
