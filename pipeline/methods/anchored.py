@@ -22,7 +22,7 @@ from adapters.methods.modeling import BertFusion
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.saved import FusionLayer, FusionMethod, SavedModules, fused_sites, too_wide
+from pipeline.methods.saved import FusionLayer, FusionMethod, SavedModules, fused_sites, replace_layers, too_wide
 from pipeline.methods.standard import FUSION_FILE
 from pipeline.settings.recipe import Recipe
 
@@ -118,9 +118,7 @@ def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, 
     """
     width = backbone.config.hidden_size
     start = torch.tensor([bias.get(source, 0.0) for source in sources])
-    for site, stock in fused_sites(backbone, sources):
-        fresh = AnchoredFusion(stock.config, width, rank, start, stock.dropout.p)
-        site.adapter_fusion_layer[Fuse(*sources).name] = fresh.to(stock.query.weight.device).train(stock.training)
+    replace_layers(backbone, sources, lambda stock: AnchoredFusion(stock.config, width, rank, start, stock.dropout.p))
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ layers are used: a head reads what they write.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -182,7 +183,9 @@ class UnitReader:
     def __init__(self, backbone: PreTrainedModel, saved: Sequence[SavedModules]) -> None:
         init_adapters(backbone)
         self._backbone, self._count = backbone.eval(), len(saved)
-        joined_sites = [_JoinedSite(site) for site in sites_of(backbone)]
+        lowest = len(layers_of(backbone)) // 2
+        upper: list[tuple[BottleneckLayer, list[tuple[int, Tensor, Tensor]]]]
+        upper = [(site, []) for site in sites_of(backbone) if site.layer_idx >= lowest]
         # One module per shape of adapter; all adapters of that shape are loaded into it in turn.
         modules: dict[object, tuple[str, dict[tuple[str, str], Tensor]]] = {}
         for position, adapter in enumerate(saved):
@@ -194,14 +197,13 @@ class UnitReader:
                 modules[shape] = name, adapter_parameters(backbone, name)
             name, parameters = modules[shape]
             read_into(parameters, backbone, name, adapter)
-            for joined in joined_sites:
-                joined.add(position, name)
+            for site, parts in upper:
+                if name in site.adapters:
+                    down = site.adapters[name].adapter_down[0]
+                    parts.append((position, down.weight.detach().clone(), down.bias.detach().clone()))
         backbone.set_active_adapters(None)
         backbone.requires_grad_(False)
-        lowest = len(layers_of(backbone)) // 2
-        self._sites = [joined for joined in joined_sites if joined.places and joined.site.layer_idx >= lowest]
-        for joined in self._sites:
-            joined.finish(backbone.device)
+        self._sites = [_JoinedSite(site, parts, backbone.device) for site, parts in upper if parts]
 
     @torch.inference_mode()
     def read(self, inputs: dict[str, Tensor], pooling: str) -> tuple[Tensor, list[Tensor]]:
@@ -222,37 +224,29 @@ class UnitReader:
 
 
 class _JoinedSite:
-    """The joined bottlenecks of all adapters at ``site``, which keeps their input in each forward pass."""
+    """The joined bottlenecks of adapters at ``site``, which keeps their input in each forward pass.
 
-    def __init__(self, site: BottleneckLayer) -> None:
-        self.site = site
-        self.places: dict[int, slice] = {}  # the units of each adapter, by its position
-        self._downs, self._biases = list[Tensor](), list[Tensor]()
-        self._width = 0
-        self._module: Any = None  # any of them: they all have the same kind and activation
-        self._hidden = torch.empty(0)
+    ``parts`` has the position of each adapter, its D and its b.
+    """
 
-    def add(self, position: int, name: str) -> None:
-        if name not in self.site.adapters:
-            return
-        module: Any = self.site.adapters[name]
-        first, self._width = self._width, self._width + module.adapter_down[0].out_features
-        self.places[position] = slice(first, self._width)
-        self._downs.append(module.adapter_down[0].weight.detach().clone())
-        self._biases.append(module.adapter_down[0].bias.detach().clone())
-        self._module = module
-
-    def finish(self, device: torch.device) -> None:
+    def __init__(
+        self, site: BottleneckLayer, parts: Sequence[tuple[int, Tensor, Tensor]], device: torch.device
+    ) -> None:
+        positions, downs, biases = zip(*parts, strict=True)
         # AdapterHub makes adapters on the CPU, wherever the backbone is.
-        self._down, self._bias = torch.cat(self._downs).to(device), torch.cat(self._biases).to(device)
-        self._downs, self._biases = [], []
-        stock = self.site.bottleneck_layer_forward
+        self._down, self._bias = torch.cat(downs).to(device), torch.cat(biases).to(device)
+        ends = [0, *accumulate(map(len, biases))]
+        self.places = dict(zip(positions, map(slice, ends, ends[1:]), strict=True))
+        """The units of each adapter, by its position."""
+        self._module: Any = next(iter(site.adapters.values()))  # they all have the same kind and activation
+        self._hidden = torch.empty(0)
+        stock = site.bottleneck_layer_forward
 
         def forward(states: Tensor, residual: Tensor, layer_norm: Any) -> Any:
             self._hidden = self._module.pre_forward(states, residual, layer_norm)[0]
             return stock(states, residual, layer_norm)
 
-        self.site.bottleneck_layer_forward = forward
+        site.bottleneck_layer_forward = forward
 
     def units(self, of_first: bool) -> Tensor:
         """The units of all adapters in the last forward pass, (B, T, units), or (B, 1, units) of the first token."""

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
-from adapters.composition import Fuse
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
-from pipeline.methods.saved import FusionLayer, FusionMethod, fused_sites, too_wide
+from pipeline.methods.saved import FusionLayer, FusionMethod, fused_sites, replace_layers, too_wide
 from pipeline.settings.parts import Gate
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -54,12 +54,9 @@ class Gated(FusionMethod):
         settings, own = recipe.gated, own_member(recipe, task, members)
         position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
         start = settings.start_of(len(members) - (own is not None))
-        fresh: GatedFusion | None = None
-        for site, stock in fused_sites(backbone, members):
-            if fresh is None or not settings.shared:
-                fresh = GatedFusion(settings.gate, width, len(members), position, start, settings.rank_in_effect)
-            fresh.to(stock.query.weight.device).train(stock.training)
-            site.adapter_fusion_layer[Fuse(*members).name] = fresh
+        make = partial(GatedFusion, settings.gate, width, len(members), position, start, settings.rank_in_effect)
+        shared = make() if settings.shared else None
+        replace_layers(backbone, members, lambda _: shared or make())
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
         # b_n is a number or a vector, which would not decay, but the vectors of all sources are stored as one matrix.

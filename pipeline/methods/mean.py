@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
 from pipeline.methods.gated import Gated, GatedFusion
-from pipeline.methods.saved import fused_sites
+from pipeline.methods.saved import replace_layers
 from pipeline.settings.recipe import Recipe
 
 
@@ -39,9 +38,7 @@ class Mean(Gated):
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchor: str | None
     ) -> None:
-        for site, stock in fused_sites(backbone, members):
-            fresh = MeanFusion(backbone.config.hidden_size, len(members))
-            site.adapter_fusion_layer[Fuse(*members).name] = fresh.to(stock.query.weight.device).train(stock.training)
+        replace_layers(backbone, members, lambda _: MeanFusion(backbone.config.hidden_size, len(members)))
 
     def stock_lacks(self, recipe: Recipe, files: object) -> str:
         return ""

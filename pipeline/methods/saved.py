@@ -286,6 +286,13 @@ def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[Bottl
     return [(site, site.adapter_fusion_layer[name]) for site in sites]
 
 
+def replace_layers(backbone: nn.Module, members: Sequence[str], make: Callable[[Any], FusionLayer]) -> None:
+    """Replace each layer of the fusion over ``members`` by ``make(layer)``, on its device and in its mode."""
+    for site, stock in fused_sites(backbone, members):
+        fresh = make(stock).to(stock.query.weight.device).train(stock.training)
+        site.adapter_fusion_layer[Fuse(*members).name] = fresh
+
+
 def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
     """AdapterHub's bottleneck and fusion sites, from the bottom up."""
     return [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]

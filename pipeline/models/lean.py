@@ -209,7 +209,7 @@ class Group:
         if self.places is None:
             return part.unflatten(0, (-1, self.length))
         count = self.inputs.stop - self.inputs.start
-        return _Scattered.apply(part, self.places, count * self.length).unflatten(0, (count, self.length))
+        return _scattered(part, self.places, count * self.length).unflatten(0, (count, self.length))
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The tokens (n, k) of (b, T, k) in the packed order."""
@@ -263,9 +263,9 @@ class Packed:
     def padded(self, packed: Tensor) -> Tensor:
         """Hidden states (B, T, d) of the packed (1, N, d), zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
         if packed.shape[1] == len(self.order):  # also right if each input has one token
-            return _Scattered.apply(packed[0], self.order, len(self.order)).unsqueeze(1)
+            return _scattered(packed[0], self.order, len(self.order)).unsqueeze(1)
         places = self.places[: self.count]
-        return _Scattered.apply(packed[0, : self.count], places, self.shape.numel()).unflatten(0, self.shape)
+        return _scattered(packed[0, : self.count], places, self.shape.numel()).unflatten(0, self.shape)
 
 
 def _group(part: np.ndarray, firsts: np.ndarray, positions: np.ndarray, lengths: np.ndarray) -> Group:
@@ -280,22 +280,13 @@ def _group(part: np.ndarray, firsts: np.ndarray, positions: np.ndarray, lengths:
     return Group(inputs, tokens, torch.from_numpy(places), longest, mask[:, None, None, :])
 
 
-class _Scattered(torch.autograd.Function):
-    """``out[places] = rows``. Forward and backward each copy rows; autograd's own would add them up."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return rows.new_zeros(count, *rows.shape[1:]).index_copy_(0, places, rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return gradients[0].index_select(0, places), None, None
+def _scattered(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """(count, ...) with ``rows`` (n, ...) at ``places`` (n,), no place twice, and zeros elsewhere."""
+    return rows.new_zeros(count, *rows.shape[1:]).index_copy_(0, places, rows)
 
 
 class _Gathered(torch.autograd.Function):
-    """``rows[places]``, no place twice."""
+    """``rows[places]``, no place twice, so that the backward pass can copy rows; autograd's own would add them up."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
@@ -306,4 +297,4 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (places,) = ctx.saved_tensors
-        return gradients[0].new_zeros(ctx.count, *gradients[0].shape[1:]).index_copy_(0, places, gradients[0]), None
+        return _scattered(gradients[0], places, ctx.count), None

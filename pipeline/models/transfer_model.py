@@ -177,19 +177,17 @@ class JointModel(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
-        streams = self._streams(backbone_inputs(input_ids, attention_mask, token_type_ids))
+        inputs, first = backbone_inputs(input_ids, attention_mask, token_type_ids), self._each[0].backbone
+        streams: Sequence[Tensor]  # the last hidden states (B, T, d) of each task
+        if self._top is None:
+            streams = first(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
+        else:
+            shared = len(layers_of(first)) - self._top
+            states = lower_states(first, shared, inputs)
+            streams = [upper_states(model.backbone, shared, states, inputs) for model in self._each]
         models = zip(self._each, streams, strict=True)
         vectors = [pool(stream, attention_mask, model.pooling, model.backbone) for model, stream in models]
         return torch.stack(vectors, dim=1)
-
-    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
-        """The last hidden states (B, T, d) of each task."""
-        first = self._each[0].backbone
-        if self._top is None:
-            return first(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
-        shared = len(layers_of(first)) - self._top
-        states = lower_states(first, shared, inputs)
-        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""

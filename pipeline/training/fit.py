@@ -120,11 +120,12 @@ def fit(
     parameters = list(trained.parameters())  # listed once: it takes a millisecond
     shown = TrainingProgress(title, data.epochs, data.rows, shown=accelerator.is_main_process)
     run = _Run(
-        wrapped, parameters, stepped, recipe, data, add_point, state, interrupts, shown, metric, title, accelerator
-    )
+        wrapped, parameters, stepped, recipe, seed, data, loss, penalties, combine, companions, add_point, state,
+        interrupts, shown, metric, title, accelerator,
+    )  # fmt: skip
     try:
         with shown, interrupts:
-            _train(run, seed, loss, penalties, combine, companions)
+            run.train()
     except KeyboardInterrupt as interrupt:
         if interrupt.__context__ is None:  # else the state may be the cause of the error
             state.keep()
@@ -134,64 +135,23 @@ def fit(
     return state.progress
 
 
-def _train(
-    run: _Run,
-    seed: int,
-    loss: Loss,
-    penalties: Sequence[Penalty],
-    combine: Surgery | None,
-    companions: Sequence[Companion],
-) -> None:
-    """Run the steps from the current progress to the last epoch, or until the dev score stops improving."""
-    recipe, data, state, accelerator, progress = run.recipe, run.data, run.state, run.accelerator, run.state.progress
-    # The start can be the best model: an anchored fusion starts as a trained adapter.
-    if recipe.score_start and not progress.step and not progress.curve:
-        run.score(0)
-    while not progress.done:
-        run.wrapped.train()
-        tally = _Tally(progress, accelerator.device)
-        batches = data.batches(progress.epoch, progress.batch)
-        # A GPU computes while the CPU makes the next batches.
-        for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
-            # Seeds and learning rates follow from the step alone, so a resumed run has the same.
-            _seed(_step_seed(seed, progress.step, accelerator.process_index), accelerator.device)
-            for group in run.optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * run.factor(progress.step)
-            # Piece by piece, so that only one piece's activations are in memory.
-            batch_loss = _backward(run.wrapped, pieces, loss, penalties, accelerator, combine)
-            is_finite = run.update(batch_loss)
-            tally.add(batch_loss, is_finite, sum(map(len, pieces)))
-            # A regulariser may track the weights, for example by a running mean.
-            for companion in companions:
-                companion.after_step(progress.step, run.total)
-            if run.shown.due():
-                run.show(tally)
-            # Between two steps the state is complete: write it here, and end here if a signal came.
-            if run.must_pause():
-                tally.close(data.batches_per_epoch, run.title)
-                run.end_if_interrupted()
-                state.keep()
-                tally = _Tally(progress, accelerator.device)
-        tally.close(data.batches_per_epoch, run.title)
-        # The result is the best epoch on dev; this also decides whether training is done.
-        if recipe.scored(progress.epoch, data.epochs):
-            run.score(progress.epoch)
-        progress.epoch += 1
-        progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
-        if progress.done or in_any_process(accelerator, state.due):
-            state.keep()
-    run.end_if_interrupted()
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Run:
-    """The objects that the steps of one training run use."""
+    """One training run, and what its steps use.
+
+    Losses are summed on the device and rarely read: reading makes the host wait for a GPU.
+    """
 
     wrapped: nn.Module  # as accelerate has prepared it
     parameters: Sequence[nn.Parameter]
     optimizer: AcceleratedOptimizer
     recipe: Recipe
+    seed: int
     data: TrainingData
+    loss: Loss
+    penalties: Sequence[Penalty]
+    combine: Surgery | None
+    companions: Sequence[Companion]
     add_point: Callable[[Progress, int, float | None, float], bool]
     state: Resumption
     interrupts: DeferredInterrupts
@@ -200,10 +160,49 @@ class _Run:
     title: str
     accelerator: Accelerator
 
-    @property
-    def total(self) -> int:
-        """Steps of all epochs."""
-        return self.data.epochs * self.data.batches_per_epoch
+    def __post_init__(self) -> None:
+        self.progress, self.device = self.state.progress, self.accelerator.device
+        self.total = self.data.epochs * self.data.batches_per_epoch  # steps of all epochs
+
+    def train(self) -> None:
+        """Run the steps from the current progress to the last epoch, or until the dev score stops improving."""
+        recipe, data, progress = self.recipe, self.data, self.progress
+        # The start can be the best model: an anchored fusion starts as a trained adapter.
+        if recipe.score_start and not progress.step and not progress.curve:
+            self.score(0)
+        while not progress.done:
+            self.wrapped.train()
+            self.begin()
+            batches = data.batches(progress.epoch, progress.batch)
+            # A GPU computes while the CPU makes the next batches.
+            for pieces in prefetched(batches) if self.device.type == "cuda" else batches:
+                # Seeds and learning rates follow from the step alone, so a resumed run has the same.
+                _seed(self.seed, progress.step, self.accelerator.process_index, self.device)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = group["initial_lr"] * self.factor(progress.step)
+                # Piece by piece, so that only one piece's activations are in memory.
+                batch_loss = _backward(self.wrapped, pieces, self.loss, self.penalties, self.accelerator, self.combine)
+                self.count(batch_loss, self.update(batch_loss), sum(map(len, pieces)))
+                # A regulariser may track the weights, for example by a running mean.
+                for companion in self.companions:
+                    companion.after_step(progress.step, self.total)
+                if self.shown.due():
+                    self.show()
+                # Between two steps the state is complete: write it here, and end here if a signal came.
+                if self.must_pause():
+                    self.settle()
+                    self.end_if_interrupted()
+                    self.state.keep()
+                    self.begin()
+            self.settle()
+            # The result is the best epoch on dev; this also decides whether training is done.
+            if recipe.scored(progress.epoch, data.epochs):
+                self.score(progress.epoch)
+            progress.epoch += 1
+            progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
+            if progress.done or in_any_process(self.accelerator, self.state.due):
+                self.state.keep()
+        self.end_if_interrupted()
 
     def factor(self, step: int) -> float:
         """The factor on all peak learning rates at ``step``, from 0."""
@@ -220,28 +219,56 @@ class _Run:
         # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
         return is_finite if scaler is not None else is_finite & torch.isfinite(norm)
 
+    def begin(self) -> None:
+        """Begin to time steps and to sum their losses."""
+        self.started = time.perf_counter()
+        self.loss_sum = torch.tensor(self.progress.loss_sum, device=self.device)
+        self.broken_at = torch.full((), -1, dtype=torch.int64, device=self.device)
+
+    def count(self, loss: Tensor, is_finite: Tensor, rows: int) -> None:
+        """Count a step into the progress."""
+        progress = self.progress
+        self.loss_sum += loss
+        self.broken_at = torch.where((self.broken_at < 0) & ~is_finite, progress.step, self.broken_at)
+        progress.step += 1
+        progress.batch += 1
+        progress.loss_count += 1
+        progress.examples += rows
+
+    def settle(self) -> None:
+        """Add losses and seconds to the progress; a :class:`PipelineError` if a loss or gradient was not finite."""
+        step = int(self.broken_at.item())
+        if step >= 0:
+            epoch, batch = divmod(step, self.data.batches_per_epoch)
+            raise PipelineError(
+                f"{self.title}: loss or gradient is no longer a finite number at step {step + 1}"
+                f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
+                " Finished runs are kept"
+            )
+        self.progress.train_seconds += time.perf_counter() - self.started
+        self.progress.loss_sum = self.loss_sum.item()
+
     def must_pause(self) -> bool:
         """Whether to write a checkpoint now, or to end; all processes get the same answer."""
         # Asking over GPUs makes the host wait for them.
-        accelerator = self.accelerator
-        ask_every = 8 if accelerator.num_processes > 1 and accelerator.device.type == "cuda" else 1
+        ask_every = 8 if self.accelerator.num_processes > 1 and self.device.type == "cuda" else 1
         wanted = self.state.due or self.interrupts.held is not None
-        return self.state.progress.step % ask_every == 0 and in_any_process(accelerator, wanted)
+        return self.progress.step % ask_every == 0 and in_any_process(self.accelerator, wanted)
 
     def end_if_interrupted(self) -> None:
         """End all processes after the same step, even those that got no signal."""
         if in_any_process(self.accelerator, self.interrupts.held is not None):
             self.interrupts.end()
 
-    def show(self, tally: _Tally) -> None:
-        progress = self.state.progress
-        seconds = progress.train_seconds + time.perf_counter() - tally.started
-        mean_loss, left = tally.loss_sum.item() / progress.loss_count, self._seconds_left(progress.epoch, seconds)
+    def show(self) -> None:
+        progress = self.progress
+        seconds = progress.train_seconds + time.perf_counter() - self.started
+        mean_loss, left = self.loss_sum.item() / progress.loss_count, self._seconds_left(progress.epoch, seconds)
         self.shown.step(progress.step, self.total, progress.epoch, mean_loss, progress.examples / seconds, left)
 
     def score(self, epoch: int) -> None:
         """Score dev after ``epoch``, or at 0 before the first step; keep the weights if they are the best so far."""
-        progress, epochs, recipe = self.state.progress, self.data.epochs, self.recipe
+        progress, epochs, recipe = self.progress, self.data.epochs, self.recipe
         mean_loss = progress.loss_sum / progress.loss_count if epoch else None
         assert recipe.learning_rate is not None
         rate = recipe.learning_rate * self.factor(progress.step - 1) if epoch else 0.0
@@ -258,46 +285,12 @@ class _Run:
 
     def _seconds_left(self, epoch: int, train_seconds: float) -> float:
         """Estimated seconds of the remaining steps and of the evaluations from ``epoch`` on, at the pace so far."""
-        progress, epochs = self.state.progress, self.data.epochs
+        progress, epochs = self.progress, self.data.epochs
         scorings = sum(self.recipe.scored(number, epochs) for number in range(epoch, epochs + 1))
         # Before the first one: a row is trained on in about three passes, and scored in one.
         untimed = self.data.scored_rows * train_seconds / progress.examples / 3
         scoring = progress.evaluation_seconds / len(progress.curve) if progress.curve else untimed
         return (self.total - progress.step) * train_seconds / progress.step + scorings * scoring
-
-
-class _Tally:
-    """Counts steps into ``progress``; :meth:`close` adds their losses and seconds.
-
-    Losses are summed on the device and rarely read: reading makes the host wait for a GPU.
-    """
-
-    def __init__(self, progress: Progress, device: torch.device) -> None:
-        self._progress, self.started = progress, time.perf_counter()
-        self.loss_sum = torch.tensor(progress.loss_sum, device=device)
-        self._broken_at = torch.full((), -1, dtype=torch.int64, device=device)
-
-    def add(self, loss: Tensor, is_finite: Tensor, rows: int) -> None:
-        progress = self._progress
-        self.loss_sum += loss
-        self._broken_at = torch.where((self._broken_at < 0) & ~is_finite, progress.step, self._broken_at)
-        progress.step += 1
-        progress.batch += 1
-        progress.loss_count += 1
-        progress.examples += rows
-
-    def close(self, batches_per_epoch: int, title: str) -> None:
-        """Update the progress; raises a :class:`PipelineError` if a loss or gradient was not finite."""
-        step = int(self._broken_at.item())
-        if step >= 0:
-            epoch, batch = divmod(step, batches_per_epoch)
-            raise PipelineError(
-                f"{title}: loss or gradient is no longer a finite number at step {step + 1}"
-                f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
-                " Finished runs are kept"
-            )
-        self._progress.train_seconds += time.perf_counter() - self.started
-        self._progress.loss_sum = self.loss_sum.item()
 
 
 def _backward(
@@ -344,19 +337,13 @@ def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
     return sum((penalty() for penalty in penalties), torch.zeros((), device=device))
 
 
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of ``device`` as :func:`torch.manual_seed` does.
+def _seed(seed: int, step: int, process: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of ``device`` for a step in a process, as :func:`torch.manual_seed` does.
 
     ``manual_seed`` also formats the call stack for each absent kind of device: half a millisecond per step.
     """
-    torch.default_generator.manual_seed(seed)
+    # Knuth's multiplicative hashing. The CPU's generator uses the low 32 bits, which are distinct within a run.
+    spread = ((seed * 1_000_003 + step) * 2_654_435_761 + process * 97) % 2**63
+    torch.default_generator.manual_seed(spread)
     if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
-
-
-def _step_seed(seed: int, step: int, process: int) -> int:
-    """A seed for each step and process, spread by Knuth's multiplicative hashing.
-
-    The CPU's generator uses its low 32 bits, which are distinct within a run.
-    """
-    return ((seed * 1_000_003 + step) * 2_654_435_761 + process * 97) % 2**63
+        torch.get_device_module(device).manual_seed(spread)
