@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import TaskSite, base_of, check_task_name, kept_layers
+from pipeline.models.layout import TaskSite, base_of, kept_layers, put_into_site
 from pipeline.settings.recipe import Recipe
 
 
@@ -35,12 +35,9 @@ def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> Non
     parts: list[nn.Module] = [*([] if 0 in dropped else base_of(backbone)), *kept_layers(backbone, dropped)]
     modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.LayerNorm)]
     for task in tasks:
-        check_task_name(task)
         for module in (module for module in modules if module.bias is not None):
-            if not hasattr(module, "bitfit"):
-                module.bitfit = OffsetSite(module)
-            site: Any = module.bitfit
-            site.tasks[task] = nn.ParameterDict({"offset": torch.zeros_like(module.bias)})
+            offset = nn.ParameterDict({"offset": torch.zeros_like(module.bias)})
+            put_into_site(OffsetSite, module, "bitfit", task, offset)
 
 
 BITFIT = SiteAdapter(_add)

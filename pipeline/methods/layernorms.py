@@ -7,12 +7,11 @@ per layer. The LayerNorm of the embeddings stays shared.
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from pipeline.methods.saved import SavedModules
-from pipeline.models.layout import TaskSite, base_of, kept_layers, norms_of
+from pipeline.models.layout import TaskSite, base_of, kept_layers, norms_of, put_into_site
 from pipeline.models.tensors import fill, layer_of, read_tensors
 
 
@@ -66,13 +65,9 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
     """Give ``task`` copies of the LayerNorms in every layer of ``backbone`` but ``drop_layers``."""
     for layer in kept_layers(backbone, drop_layers):
         for norm in norms_of(layer):
-            if not hasattr(norm, "own"):
-                norm.own = NormSite(norm)
             copied = nn.LayerNorm(list(norm.normalized_shape), norm.eps, bias=norm.bias is not None)
             copied.load_state_dict(dict(norm.named_parameters(recurse=False)))
-            copied.to(norm.weight.device)
-            site: Any = norm.own
-            site.tasks[task] = copied
+            put_into_site(NormSite, norm, "own", task, copied.to(norm.weight.device))
 
 
 def copied_parameters(backbone: nn.Module) -> list[str]:

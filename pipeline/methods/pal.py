@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import TaskSite, check_task_name, kept_layers, mask_by_query, norms_of
+from pipeline.models.layout import TaskSite, kept_layers, mask_by_query, norms_of, put_into_site
 from pipeline.settings.recipe import Recipe
 
 
@@ -74,13 +74,10 @@ class PalSite(TaskSite):
 def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     width, size, heads = backbone.config.hidden_size, recipe.pal.size, recipe.pal.heads
     for task in tasks:
-        check_task_name(task)
         encode, decode = _linear(width, size), _linear(size, width)
         nn.init.zeros_(decode.weight)
         for layer in kept_layers(backbone, recipe.adapter.drop_layers):
-            if not hasattr(layer, "pal"):
-                layer.pal = PalSite(layer)
-            layer.pal.tasks[task] = Pal(encode, decode, heads)
+            put_into_site(PalSite, layer, "pal", task, Pal(encode, decode, heads))
 
 
 PAL = SiteAdapter(add_pal)

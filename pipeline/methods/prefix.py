@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import TaskSite, attention_of, check_task_name, layers_of
+from pipeline.models.layout import TaskSite, attention_of, layers_of, put_into_site
 from pipeline.settings.recipe import Recipe
 
 
@@ -56,13 +56,9 @@ class PrefixSite(TaskSite):
 
 def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
     """Add a prefix for ``task`` to all layers except ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
-    check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
-        if index in drop_layers:
-            continue
-        if not hasattr(layer, "prefix"):
-            layer.prefix = PrefixSite(layer)
-        layer.prefix.tasks[task] = nn.ParameterDict({"vectors": start.clone()})  # (L_p, d)
+        if index not in drop_layers:
+            put_into_site(PrefixSite, layer, "prefix", task, nn.ParameterDict({"vectors": start.clone()}))  # (L_p, d)
 
 
 @torch.no_grad()

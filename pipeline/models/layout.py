@@ -217,6 +217,17 @@ class TaskSite(nn.Module):
         return self.tasks[self.active]
 
 
+def put_into_site(site: Callable[[Any], TaskSite], owner: Any, name: str, task: str, part: nn.Module) -> None:
+    """Put ``part``, of ``task``, into the site ``name`` of the module ``owner``; if missing, it is ``site(owner)``.
+
+    Raises a :class:`PipelineError` for a task's name that cannot be a key of a ModuleDict.
+    """
+    check_task_name(task)
+    if not hasattr(owner, name):
+        setattr(owner, name, site(owner))
+    getattr(owner, name).tasks[task] = part
+
+
 def activate(backbone: nn.Module, task: str) -> None:
     """Activate the modules of ``task`` alone; raises a KeyError if only other tasks have modules.
 

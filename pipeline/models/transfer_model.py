@@ -61,7 +61,6 @@ class TransferModel(nn.Module):
         head: nn.Module,
         encoding: Encoding,
         pooling: Pooling,
-        task: str | None = None,
         second: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class TransferModel(nn.Module):
         self.head = head
         self.encoding = encoding
         self.pooling = pooling
-        self.task = task
+        self.task: str | None = None
         self._can_unpad = False
 
     @property
