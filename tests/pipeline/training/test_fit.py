@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS
-from pipeline.training.fit import TrainingData, _seed, _step_seed
+from pipeline.training.fit import TrainingData, _seed
 from pipeline.training.progress import Progress, TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 from tests.pipeline.training.toy import (
@@ -99,20 +99,26 @@ def test_random_numbers_differ_between_seeds_steps_and_processes() -> None:
     assert drawn() == drawn()
 
 
+def seed_of(seed: int, step: int, process: int) -> int:
+    """What a step seeds the CPU's generator with."""
+    _seed(seed, step, process, torch.device("cpu"))
+    return torch.initial_seed()
+
+
 def test_a_step_shares_its_seed_with_no_other_step_or_process() -> None:
-    seeds = [_step_seed(*each) for each in itertools.product(range(3), range(500), range(8))]
+    seeds = [seed_of(*each) for each in itertools.product(range(3), range(500), range(8))]
     assert len({*seeds}) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
-    assert 0 < _step_seed(2**32, 2**40, 255) < 2**63
-    assert _step_seed(1, 2, 3) == 2654449033179096  # another would give every run another result
+    assert 0 < seed_of(2**32, 2**40, 255) < 2**63
+    assert seed_of(1, 2, 3) == 2654449033179096  # another would give every run another result
 
 
 def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(2**62 + 5)
+    torch.manual_seed(2654449033179096)
     expected = torch.rand(5), torch.rand(5, device=device)
     torch.rand(3)
-    _seed(2**62 + 5, device)
+    _seed(1, 2, 3, device)
     assert all(map(torch.equal, expected, (torch.rand(5), torch.rand(5, device=device))))
 
 
@@ -120,8 +126,8 @@ def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
 def test_a_step_seeds_whatever_device_trains(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[int] = []
     monkeypatch.setattr(torch.get_device_module(kind), "manual_seed", seeded.append)
-    _seed(7, torch.device(kind))
-    assert seeded == [7]
+    _seed(1, 2, 3, torch.device(kind))
+    assert seeded == [2654449033179096]
 
 
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
