@@ -76,7 +76,7 @@ def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> S
         return outputs
 
     regularised = Regularised(run.recipe, model, forward, lambda _: class_divergence, lambda _: model.encoders)
-    terms = terms_of(regularised).of_outputs
+    terms, _ = terms_of(regularised)
     for term in terms:
         term.start({})
 

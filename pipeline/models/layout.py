@@ -3,7 +3,7 @@
 BERT, RoBERTa, ELECTRA and DeBERTa normalise after each sub-layer; ModernBERT before it, and once more at the very end.
 
 The *frozen prefix* of a model is the embeddings and layers below the lowest layer that trains. It gives an input the
-same hidden states every time, so they can be cached (:mod:`prefix_cache`). It runs in evaluation mode and without
+same hidden states every time, so they can be cached (:class:`PrefixCache`). It runs in evaluation mode and without
 gradients: dropout below the lowest trained layer would only blur that layer's input. If the lowest layer trains, as
 with adapters in all layers, there is no such prefix, and the embeddings have their dropout.
 

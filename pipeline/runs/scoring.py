@@ -33,8 +33,15 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, in_random_order, joined, swapped, tokenise
 from pipeline.models.backbone import Backbone
-from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import CosineHead, Features, Head, MultitaskModel, TransferModel, pair_features
+from pipeline.models.transfer_model import (
+    CosineHead,
+    Features,
+    Head,
+    MultitaskModel,
+    PrefixCache,
+    TransferModel,
+    pair_features,
+)
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.outcome import load_weights

@@ -50,12 +50,12 @@ from pipeline.training.devices import (
     is_sharded,
     make_accelerator,
 )
-from pipeline.training.fit import Loss, TrainingData, fit
+from pipeline.training.fit import Loss, Penalty, TrainingData, fit
 from pipeline.training.objectives import balanced_weights, objective_of
 from pipeline.training.progress import Companion, Progress, tracking
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, Terms, terms_of
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, terms_of
+from pipeline.training.terms.term import Regularised, Term
 
 TRAIN_ROWS = 1000
 """Maximum number of training rows of a task that are scored."""
@@ -278,8 +278,8 @@ class TrainingRun:
             progress.train_seconds, progress.examples = time.perf_counter() - started, len(rows)
             progress.add_point(0, None, evaluations(model), 0.0, {})
             return progress
-        loss, terms = self.loss(built, accelerator.device)
-        companions = list[Companion](terms.of_outputs)
+        loss, terms, penalties = self.loss(built, accelerator.device)
+        companions = list[Companion](terms)
         if self.recipe.score_train:
             shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
             scorings = {
@@ -297,7 +297,7 @@ class TrainingRun:
             metric=self.task.metric if len(self.parts) == 1 else "mean",
             accelerator=accelerator,
             title=self.title,
-            penalties=(*built.penalties, *terms.of_weights),
+            penalties=(*built.penalties, *penalties),
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
             combine=combine,
@@ -306,8 +306,8 @@ class TrainingRun:
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
 
-    def loss(self, built: Built, device: torch.device) -> tuple[Loss, Terms]:
-        """The loss of a piece of a batch, scaled by the weight of its task, and its regularising terms."""
+    def loss(self, built: Built, device: torch.device) -> tuple[Loss, list[Term], list[Penalty]]:
+        """The loss of a piece of a batch, scaled by the weight of its task; the terms in it; and those of weights."""
         parts, objectives = self.parts, {}
         for name, part in parts.items():
             weights = None
@@ -318,7 +318,7 @@ class TrainingRun:
         def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
             return model(piece.task, **inputs_of(piece.batch))
 
-        terms = terms_of(
+        terms, penalties = terms_of(
             Regularised(
                 self.recipe,
                 built.model,
@@ -333,10 +333,10 @@ class TrainingRun:
         def loss(model: nn.Module, piece: Piece) -> Tensor:
             outputs = forward(model, piece)
             error = objectives[piece.task].loss(outputs, piece.batch["labels"])
-            regularised = sum((term(model, piece, outputs) for term in terms.of_outputs), error)
+            regularised = sum((term(model, piece, outputs) for term in terms), error)
             return regularised * parts[piece.task].recipe.joint.loss_weight
 
-        return loss, terms
+        return loss, terms, penalties
 
     def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """The method that combines the tasks' gradients, if there are any to combine; fails if memory is too small."""

@@ -1,7 +1,5 @@
 """The terms that a recipe can add to the objective, one file per term, keyed by the recipe key of its weight."""
 
-from dataclasses import dataclass
-
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
 from pipeline.training.terms.contrastive import Contrastive
@@ -19,20 +17,15 @@ OF_WEIGHTS = {"l2_sp": L2SP}
 """Terms that are added once per step, whatever its batches."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The terms of one training run."""
+def terms_of(run: Regularised) -> tuple[list[Term], list[Penalty]]:
+    """The terms whose weight in the recipe is not zero: those of outputs, and those of weights.
 
-    of_outputs: tuple[Term, ...] = ()  # to add to a piece's loss; companions of training too
-    of_weights: tuple[Penalty, ...] = ()
-
-
-def terms_of(run: Regularised) -> Terms:
-    """The terms whose weight in the recipe is not zero."""
+    Terms of outputs are added to a piece's loss; they are companions of training too.
+    """
     weights = run.recipe.flat()
-    return Terms(
-        tuple(term(run) for key, term in OF_OUTPUTS.items() if weights[key]),
-        tuple(term(run) for key, term in OF_WEIGHTS.items() if weights[key]),
+    return (
+        [term(run) for key, term in OF_OUTPUTS.items() if weights[key]],
+        [term(run) for key, term in OF_WEIGHTS.items() if weights[key]],
     )
 
 

@@ -125,10 +125,7 @@ def perturbed(embeddings: nn.Module, delta: Tensor | None = None) -> Iterator[li
         added.append((NOISE * torch.randn_like(states)).requires_grad_() if delta is None else delta)
         return states + added[-1]
 
-    hook = embeddings.register_forward_hook(add)
-    try:
+    with embeddings.register_forward_hook(add):
         yield added
-    finally:
-        hook.remove()
     if not added:
         raise RuntimeError("nothing was perturbed: the model did not run its embeddings")

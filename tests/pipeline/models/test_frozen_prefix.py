@@ -15,8 +15,7 @@ from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import open_backbone
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
-from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import TransferModel, build_head
+from pipeline.models.transfer_model import PrefixCache, TransferModel, build_head
 from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.models.prefix_cache import PrefixCache
+from pipeline.models.transfer_model import PrefixCache
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

@@ -118,7 +118,7 @@ def test_l2_sp_pulls_a_tasks_own_layernorms_to_the_pretrained_ones(workspace: Wo
     tasks = ("films", "meals")
     run = joint_run(workspace, tasks, dict.fromkeys(tasks, recipe), limits=dict.fromkeys(tasks), seed=1)
     built = build_for_training(run.request, run.parts, run.backbone, workspace.ledger)
-    (penalty,) = run.loss(built, torch.device("cpu"))[1].of_weights
+    (penalty,) = run.loss(built, torch.device("cpu"))[2]
     copies = {name: each for name, each in built.model.named_parameters() if ".own.tasks." in name}
     assert len(copies) == 2 * 2 * 2 * built.model.of("films").backbone.config.num_hidden_layers  # tasks, norms, tensors
     start = {name: each.detach().clone() for name, each in copies.items()}

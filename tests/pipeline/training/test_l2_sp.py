@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
-from pipeline.training.terms import Terms, extra_passes, terms_of
+from pipeline.training.terms import extra_passes, terms_of
 from pipeline.training.terms.l2_sp import BETA, L2SP
 from pipeline.training.terms.term import Regularised
 from tests.pipeline.training import toy
@@ -78,9 +78,9 @@ def test_it_starts_with_the_new_weights_alone_and_costs_no_pass() -> None:
 
 def test_weight_0_is_the_plain_loss_bit_for_bit() -> None:
     plain, off, zero = Model(), Model(), Model()
-    assert terms_of(regularised(Recipe(l2_sp=0.0), off)) == Terms()
+    assert terms_of(regularised(Recipe(l2_sp=0.0), off)) == ([], [])
     train(plain, ())
-    train(off, terms_of(regularised(Recipe(), off)).of_weights)
+    train(off, terms_of(regularised(Recipe(), off))[1])
     train(zero, [penalty_of(0.0, zero, beta=0.0)])
     assert equal(weights(plain), weights(off)) and equal(weights(plain), weights(zero))
 
