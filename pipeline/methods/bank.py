@@ -183,9 +183,8 @@ class UnitReader:
     def __init__(self, backbone: PreTrainedModel, saved: Sequence[SavedModules]) -> None:
         init_adapters(backbone)
         self._backbone, self._count = backbone.eval(), len(saved)
-        lowest = len(layers_of(backbone)) // 2
-        upper: list[tuple[BottleneckLayer, list[tuple[int, Tensor, Tensor]]]]
-        upper = [(site, []) for site in sites_of(backbone) if site.layer_idx >= lowest]
+        joined: list[tuple[BottleneckLayer, list[tuple[int, Tensor, Tensor]]]]
+        joined = [(site, []) for site in sites_of(backbone)]
         # One module per shape of adapter; all adapters of that shape are loaded into it in turn.
         modules: dict[object, tuple[str, dict[tuple[str, str], Tensor]]] = {}
         for position, adapter in enumerate(saved):
@@ -197,13 +196,16 @@ class UnitReader:
                 modules[shape] = name, adapter_parameters(backbone, name)
             name, parameters = modules[shape]
             read_into(parameters, backbone, name, adapter)
-            for site, parts in upper:
+            for site, parts in joined:
                 if name in site.adapters:
                     down = site.adapters[name].adapter_down[0]
                     parts.append((position, down.weight.detach().clone(), down.bias.detach().clone()))
         backbone.set_active_adapters(None)
         backbone.requires_grad_(False)
-        self._sites = [_JoinedSite(site, parts, backbone.device) for site, parts in upper if parts]
+        lowest = len(layers_of(backbone)) // 2
+        self._sites = [
+            _JoinedSite(site, parts, backbone.device) for site, parts in joined if parts and site.layer_idx >= lowest
+        ]
 
     @torch.inference_mode()
     def read(self, inputs: dict[str, Tensor], pooling: str) -> tuple[Tensor, list[Tensor]]:
