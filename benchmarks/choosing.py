@@ -1,6 +1,8 @@
 """``fuse --sources best:8`` in a store of many adapters: all are probed at their bottlenecks, the best run whole."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.initial import RANKED_ROWS, WHOLE, Chooser
 from pipeline.runs.scoring import Scoring
-from pipeline.runs.workspace import Part, RunRequest, Workspace
+from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, sha256_text
 from pipeline.training.devices import make_accelerator, resolve_precision
@@ -49,8 +51,9 @@ def _row(setting: Setting, folder: Path, size: int, count: int) -> Row:
     workspace = Workspace(str(folder), None, setting.scratch / "store", setting.scratch / "reports")
     recipe = workspace.resolve(Recipe(trainable="fusion"), _TASK)
     request = RunRequest.single("fusion", _TASK, recipe, 0)
-    scoring = Scoring(_TASK, rows, recipe, backbone, accelerator)
-    chooser = Chooser(request, {_TASK.name: Part(_TASK, recipe)}, rows, scoring, backbone, workspace, "")
+    run: Any = SimpleNamespace(request=request, task=_TASK, recipe=recipe, backbone=backbone, workspace=workspace)
+    run.data = {_TASK.name: SimpleNamespace(train=rows)}
+    chooser = Chooser(run, Scoring(_TASK, rows, recipe, backbone, accelerator))
     step = milliseconds(lambda: chooser.best_sources(_CHOSEN, adapters))
     return {"adapters": count, **interleave({"seconds": lambda: step() / 1000}, min(setting.repeats, 3))}
 

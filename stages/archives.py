@@ -13,7 +13,7 @@ import json
 import lzma
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -238,11 +238,10 @@ def _study_as_elsewhere(result: StudyResult, store: Path) -> str:
 
 def _is_same(file: Path, study: StudyResult) -> bool:
     """Whether ``file`` holds the same study, but for the places of this machine; one that is damaged does not."""
-    try:
+    with suppress(PipelineError):
         here = read_model(StudyResult, file, "run compare first")
-    except PipelineError:
-        return False
-    return _study_as_elsewhere(here, Path(DEFAULT_STORE)) == _study_as_elsewhere(study, Path(DEFAULT_STORE))
+        return _study_as_elsewhere(here, Path(DEFAULT_STORE)) == _study_as_elsewhere(study, Path(DEFAULT_STORE))
+    return False
 
 
 def _with_sources(names: Iterable[str], runs: Runs) -> tuple[set[str], set[str]]:

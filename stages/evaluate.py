@@ -147,7 +147,7 @@ def evaluate(
     if unknown == "ignore" and task.kind != "classes":
         raise PipelineError(f"--unknown ignore: is for one class a row, unlike task '{task.name}'")
     if unknown == "ignore" and using not in KINDS and not using.startswith(ENSEMBLE):
-        task = _as_known(task, find_run(using, task.name, workspace.store, workspace.ledger))
+        task = _as_known(task, find_run(using, task.name, workspace.store, workspace.reports))
     scores_selected = input_file is None and split == "dev"
     if input_file is not None:
         given = read_input(input_file)

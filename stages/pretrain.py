@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
-from pipeline.records.run_record import run_name
-from pipeline.runs.outcome import Made, get_or_train, provenance
+from pipeline.runs.outcome import Made, Trainable, get_or_train, provenance
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import length_for
@@ -123,8 +122,8 @@ def pretrain(
 
 
 @dataclass
-class _Pretraining:
-    """A further pretraining to be done; a :class:`pipeline.runs.outcome.Trainable`."""
+class _Pretraining(Trainable[Pretrained]):
+    """A further pretraining to be done."""
 
     workspace: Workspace
     output: Path
@@ -148,10 +147,6 @@ class _Pretraining:
             "seed": self.seed,
             "backbone": self.workspace.backbone.identity,
         }
-
-    @cached_property
-    def name(self) -> str:
-        return run_name(self.identity)
 
     @property
     def title(self) -> str:

@@ -12,11 +12,11 @@ from pipeline.methods.attention import source_shares
 from pipeline.methods.gated import own_member
 from pipeline.methods.registry import members_of, prune_fusion
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.records.store import Artifact
 from pipeline.runs.build import restore
 from pipeline.runs.kept_models import best_of, on_own_backbone
-from pipeline.runs.outcome import Made, get_or_train, provenance, save_artifact, seen_rows
+from pipeline.runs.outcome import Made, Trainable, get_or_train, provenance, save_artifact, seen_rows
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.calibration import fit_temperature
@@ -66,8 +66,8 @@ def prune(
 
 
 @dataclass
-class _Pruning:
-    """A pruned fusion before it is made; :class:`pipeline.runs.outcome.Trainable`."""
+class _Pruning(Trainable[RunRecord]):
+    """A pruned fusion before it is made."""
 
     workspace: Workspace
     task: Task
@@ -95,10 +95,6 @@ class _Pruning:
             "pruned": {"digest": manifest.digest, "sources": [source.digest for source in manifest.sources]},
             "keep": self.keep,
         }
-
-    @cached_property
-    def name(self) -> str:
-        return run_name(self.identity)
 
     def finished(self) -> RunRecord | None:
         return self.workspace.finished(self.name, with_model=True)

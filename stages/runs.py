@@ -156,11 +156,9 @@ class Runs:
         run = record.run
         curve: list[dict[str, Any]] = []
         with noted(problems):
-            table = self.ledger.curve(run)
-            losses = pd.to_numeric(table["loss"], errors="coerce") if "loss" in table else [math.nan] * len(table)
-            for epoch, loss, dev in zip(table["epoch"], losses, table["dev"], strict=True):
-                finite = float(loss) if math.isfinite(loss) else None
-                curve.append({"epoch": float(epoch), "loss": finite, "dev": float(dev)})
+            table = self.ledger.curve(run).reindex(columns=["epoch", "loss", "dev"])
+            table = table.apply(pd.to_numeric, errors="coerce").astype(float).replace([math.inf, -math.inf], math.nan)
+            curve = table.astype(object).where(table.notna(), None).to_dict("records")
         size, uses = size_of(self.ledger.folder(run)), tuple(self.uses.get(run, ()))
         return RunDescription(record, size, curve, uses, problems)
 

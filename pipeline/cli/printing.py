@@ -56,6 +56,7 @@ def _templates() -> Environment:
         finalize=lambda value: one_line(str(value)),  # quoted text must not start a new line
     )
     environment.filters |= {"f": format, "few": few, "gates": gates_text, "columns": columns, "setting": _setting}
+    environment.filters["size"] = size_text
     return environment
 
 

@@ -150,19 +150,7 @@ def runs_import(
     from stages.archives import import_runs
 
     imported = import_runs(reports, file)
-    lines = [f"{len(imported.added)} runs added, {len(imported.already_here)} already here"]
-    lines += [
-        f"{each.run}: scored {each.here:.4f} here, {each.there:.4f} in the archive: yours stays"
-        for each in imported.already_here
-        if each.here != each.there
-    ]
-    lines += [f"study {imported.study} added"] if imported.study else []
-    if (study := imported.other_study) is not None:
-        lines.append(
-            f"study {study} is here already, with other contents, and stays: move {reports / study / 'study.json'} away"
-            " and import again, or run compare"
-        )
-    print_result(lines, asdict(imported), json)
+    print_filled("imported_runs", asdict(imported), json, it=imported, reports=reports)
 
 
 def du(*, kept: Kept = Kept(), json: Json = False) -> None:
@@ -170,15 +158,7 @@ def du(*, kept: Kept = Kept(), json: Json = False) -> None:
     runs = kept.runs()
     usage = runs.usage()
     _warn(runs.problems)
-    lines = [
-        f"{part['name']:<13} {part['count']:>6}  {size_text(part['bytes']):>9}  {part['where']}"
-        for part in usage["parts"]
-    ]
-    lines += [
-        f"can be deleted: {spare['what']} ({len(spare['names'])}), {size_text(spare['bytes'])}: {spare['how']}"
-        for spare in usage["may_go"]
-    ]
-    print_result(lines, usage, json)
+    print_filled("disk_usage", usage, json, **usage)
 
 
 def doctor(*, json: Json = False, places: Places = Places()) -> int:
@@ -209,14 +189,8 @@ def store_list(*, store: StoreFolder = STORE, json: Json = False) -> None:
     opened = Store(store)
     opened.check()
     manifests = [artifact.manifest for artifact in opened.artifacts()]
-    lines = [
-        f"{each.run}  {each.kind:<8} {each.task:<12} seed {each.seed:<3} {each.metric} {each.dev:.4f}"
-        f" on {each.dev_rows:,} rows  {each.backbone} ({each.backbone_weights[:8]})"
-        f" {'+'.join(source.task for source in each.sources)}"
-        for each in manifests
-    ]
     summary = [each.model_dump(mode="json", exclude={"recipe", "files", "meaning"}) for each in manifests]
-    print_result(lines or [f"{store} has no artifacts"], {"artifacts": summary}, json)
+    print_filled("artifacts", {"artifacts": summary}, json, manifests=manifests, store=store)
 
 
 @store_app.command(name="verify")

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +28,7 @@ from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel, build_head
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
-from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact
+from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest
 from pipeline.runs.outcome import load_head, load_mean_head, load_weights
 from pipeline.runs.workspace import Part, Parts, RunRequest, Workspace, first_of
 from pipeline.settings.kinds import KINDS
@@ -124,8 +123,7 @@ def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder
         assert artifact.manifest.seed == request.seed
     own = [artifact for artifact in request.adapters if artifact.manifest.task == task.name]
     for artifact in own:
-        manifest = artifact.manifest
-        check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
+        check_meaning(artifact.manifest, task)
     merge_into(encoder, task.name, [modules_of(artifact) for artifact in request.adapters], recipe.merge)
     load_mean_head(own, model.of(task.name).head)
     if recipe.is_averaged:
@@ -152,8 +150,8 @@ def _build_fusion(
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
     own = [artifact for artifact in adapters if artifact.manifest.task == task.name]
-    for made in (artifact.manifest for artifact in own):
-        check_meaning(made.meaning, made.pair, task, made.run, made.kind)
+    for artifact in own:
+        check_meaning(artifact.manifest, task)
     starts = own if not anchored else [] if initial is None else [initial]
     have_its_head = bool(starts) and all(same_head(start.manifest.recipe, recipe) for start in starts)
     if recipe.fusion.head_start and recipe.form.fuses_own and have_its_head:
@@ -262,12 +260,13 @@ def why_not_continued(source: Recipe, recipes: Iterable[Recipe]) -> str | None:
     return None
 
 
-def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kind: str) -> None:
-    """Raise a :class:`PipelineError` if the classes, the range or the number of texts of ``task`` have changed.
-
-    Args:
-        kind: of the run.
-    """
+def check_meaning(made: Manifest | RunRecord, task: Task) -> None:
+    """Raise a :class:`PipelineError` if ``task`` has other classes, another range or number of texts than ``made``."""
+    if isinstance(made, Manifest):
+        meaning, pair = made.meaning, made.pair
+    else:
+        earlier = task_of(made, task.name)
+        meaning, pair = earlier.meaning, earlier.is_pair
     if meaning != task.meaning or pair != task.is_pair:
         changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
         which = ""
@@ -279,11 +278,11 @@ def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str, kin
             }
             told = [f"{how} {', '.join(few([*map(repr, names)], 5))}" for how, names in parts.items() if names]
             which = f" ({'; '.join(told) or 'now in another order'})"
-        command = {"adapter": "extract --task", "fusion": "fuse --target"}.get(kind)
+        command = {"adapter": "extract --task", "fusion": "fuse --target"}.get(made.kind)
         by = f" (python -m pipeline {command} {task.name})" if command else ""
         raise PipelineError(
-            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}{which}: train it again{by},"
-            " or give the task its old definition"
+            f"run {made.run} was trained when task '{task.name}' had other {', '.join(changed)}{which}: train it again"
+            f"{by}, or give the task its old definition"
         )
 
 
@@ -361,14 +360,13 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         tasks: the wanted tasks, as they are defined now.
     """
     backbone = workspace.backbone_for(*map(record.recipe_of, record.trained_on))
-    _check_backbone(record.backbone_weights, record.backbone, backbone, record.run)
+    _check_backbone(record, backbone)
     wanted = {task.name: task for task in tasks}
     parts = {}
     for name in record.trained_on:
         # An unwanted task may no longer be described anywhere else; the model does not depend on its columns.
-        then = task_of(record, name)
-        task = wanted.get(name, then)
-        check_meaning(then.meaning, then.is_pair, task, record.run, record.kind)
+        task = wanted.get(name) or task_of(record, name)
+        check_meaning(record, task)
         parts[name] = Part(task, record.recipe_of(name))
     model = assemble_all(backbone.load(), parts, backbone)
     load_weights(model, record, workspace.ledger)
@@ -399,16 +397,15 @@ def task_of(trained: Artifact | RunRecord, name: str) -> Task:
     if isinstance(trained, Artifact):
         manifest = trained.manifest
         return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
-    record = trained
-    meaning, pair = record.described(name)["meaning"], bool(record.score(name).pair)
-    return Task.parse(described(name, meaning, pair), f"run {record.run}, task '{name}'")
+    meaning, pair = trained.described(name)["meaning"], bool(trained.score(name).pair)
+    return Task.parse(described(name, meaning, pair), f"run {trained.run}, task '{name}'")
 
 
 def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:
     """The layers without modules (the artifact's own and ``drop_layers``), once the artifact is checked."""
     manifest, recipe = artifact.manifest, artifact.manifest.recipe
-    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
-    check_meaning(manifest.meaning, manifest.pair, task, manifest.run, manifest.kind)
+    _check_backbone(manifest, backbone)
+    check_meaning(manifest, task)
     artifact.verify()
     problem = ""  # why no training can produce this manifest, which may come from anyone
     if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
@@ -425,11 +422,11 @@ def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tu
     return layers
 
 
-def _check_backbone(weights: str | None, name: str, backbone: Backbone, run: str) -> None:
-    if weights != backbone.weights_hash:
+def _check_backbone(made: Manifest | RunRecord, backbone: Backbone) -> None:
+    if made.backbone_weights != backbone.weights_hash:
         raise PipelineError(
-            f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"
-            " backbone with --backbone"
+            f"run {made.run} was trained on backbone '{made.backbone}', whose weights are not those of"
+            f" '{backbone.name}': name that backbone with --backbone"
         )
 
 

@@ -1,39 +1,40 @@
 """The model of a run before its first step, and the choices that made it: a warm start, sources, their gates."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
-from accelerate import Accelerator
 from pydantic import BaseModel, Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.split import at_most
-from pipeline.data.tasks import Task
 from pipeline.methods.bank import UnitReader
 from pipeline.methods.gated import own_member, set_gates
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.registry import members_of
-from pipeline.models.backbone import Backbone
 from pipeline.models.transfer_model import pair_features
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head
 from pipeline.runs.scoring import Scoring, features_of, probe, splits_of
-from pipeline.runs.workspace import Parts, RunRequest, Workspace, first_of
 from pipeline.settings.parts import even_gate, gates_text
-from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError, few
 from pipeline.system.process import is_main_process
 from pipeline.system.reading import present, read_model
 from pipeline.system.streams import notice
+
+if TYPE_CHECKING:
+    from pipeline.runs.training_run import TrainingRun
 
 TESTED_ROWS = 2000
 """Training rows on which a source is tested, as a warm start or as the first of a fusion. If there are more, a seeded
@@ -80,41 +81,24 @@ class InitialModel:
     choice: Choice
 
 
-@dataclass(frozen=True)
 class Chooser:
-    """Makes the choices that a recipe leaves open: which adapters, their gates, and an adapter to start from."""
+    """Makes the choices that the recipe of ``run`` leaves open: which adapters, their gates, and which one to start as.
 
-    request: RunRequest
-    parts: Parts
-    """The resolved parts of ``request``."""
-    rows: pd.DataFrame
-    """Labelled training rows of the first task."""
-    scoring: Scoring
-    """How that task is scored."""
-    backbone: Backbone
-    workspace: Workspace
-    title: str
-    """Title of the run, for the line on stderr that reports a choice."""
+    Probes read the training rows of the run's first task, which ``scoring`` scores.
+    """
 
-    @property
-    def task(self) -> Task:
-        return first_of(self.parts).task
+    def __init__(self, run: TrainingRun, scoring: Scoring) -> None:
+        self.run, self.request, self.task, self.recipe = run, run.request, run.task, run.recipe
+        self.backbone, self.workspace, self.rows = run.backbone, run.workspace, run.data[run.task.name].train
+        self.scoring, self.accelerator = scoring, scoring.accelerator
 
-    @property
-    def recipe(self) -> Recipe:
-        return first_of(self.parts).recipe
-
-    @property
-    def accelerator(self) -> Accelerator:
-        return self.scoring.accelerator
-
-    def initial_model(self, run: str) -> InitialModel:
-        """Build the model of ``run`` from the choice kept with its checkpoint, or else from a new one.
+    def initial_model(self) -> InitialModel:
+        """Build the run's model from the choice kept with its checkpoint, or else from a new one.
 
         A kept choice that is damaged or concerns other adapters is made again.
         """
         by_run, choice = {adapter.manifest.run: adapter for adapter in self.request.adapters}, None
-        file = self.workspace.ledger.checkpoint_file(run).parent / "choice.json"
+        file = self.workspace.ledger.checkpoint_file(self.run.name).parent / "choice.json"
         if present(file):
             with suppress(PipelineError):
                 kept = read_model(Choice, file, "delete it")
@@ -134,7 +118,7 @@ class Chooser:
 
     def _built(self, fused: tuple[Artifact, ...], initial: Artifact | None) -> Built:
         request = replace(self.request, adapters=fused)
-        return build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
+        return build_for_training(request, self.run.parts, self.backbone, self.workspace.ledger, initial)
 
     def _members(self, fused: Sequence[Artifact]) -> list[str]:
         return members_of(self.recipe, self.task.name, [each.manifest.task for each in fused])
@@ -208,7 +192,7 @@ class Chooser:
         backbone, which is what a fresh adapter starts as; if the request is ``tested``, significantly more, as for the
         first source of a gated fusion.
         """
-        task, title, tested = self.task, self.title, self.request.tested
+        task, title, tested = self.task, self.run.title, self.request.tested
         fresh = (
             "starts from a new adapter: {}, and this equals a run without a warm start (extract without --start-from)"
         )

@@ -21,7 +21,6 @@ from pipeline.system.reading import present
 from pipeline.system.streams import notice
 
 if TYPE_CHECKING:  # they load pandas or torch
-    from pipeline.records.ledger import Ledger
     from pipeline.records.run_record import RunRecord
     from pipeline.records.studies import EnsembleRecord
     from pipeline.runs.workspace import Workspace
@@ -79,10 +78,7 @@ def find_model(task: str, using: str, store: Path, reports: Path, *, is_defined:
             best = best_of(kept_for(task, using, Store(store), is_defined=is_defined), using)
             assert best is not None
             return best
-        check_single(using)  # before pandas loads
-        from pipeline.records.ledger import Ledger
-
-        return find_run(using, task, Store(store), Ledger(reports))
+        return find_run(using, task, Store(store), reports)
 
 
 @contextmanager
@@ -160,7 +156,7 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
     if using in KINDS:
         trained: Artifact | RunRecord = best_model(task.name, using, workspace, task)
     else:
-        trained = find_run(using, task.name, workspace.store, workspace.ledger)
+        trained = find_run(using, task.name, workspace.store, workspace.reports)
     if drop_layers and not isinstance(trained, Artifact):
         raise PipelineError(f"--drop-layers: run {trained.run} ({trained.kind}) has no adapters to leave out")
     return as_target(task, trained, workspace)
@@ -201,13 +197,20 @@ def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Work
     return own
 
 
-def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:
+def find_run(run: str, task: str, store: Store, reports: Path) -> Artifact | RunRecord:
     """Look up ``run`` in the store, then in the ledger.
 
     Raises:
         PipelineError: neither has it, it was trained for other tasks than ``task``, or it is an ensemble.
     """
-    check_single(run)
+    if run.startswith(ENSEMBLE):
+        raise PipelineError(
+            f"--using {run}: an ensemble is several models, which only predict and evaluate ask together: give one of"
+            " its members, as --using RUN"
+        )
+    from pipeline.records.ledger import Ledger
+
+    ledger = Ledger(reports)
     trained = store.find(run) or ledger.find(run)
     if trained is None:
         near = nearest(run, KINDS)
@@ -218,15 +221,6 @@ def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | Ru
         )
     check_task(trained, task)
     return trained
-
-
-def check_single(using: str) -> None:
-    """Raise a :class:`PipelineError` if ``using`` names an ensemble where one model is wanted."""
-    if using.startswith(ENSEMBLE):
-        raise PipelineError(
-            f"--using {using}: an ensemble is several models, which only predict and evaluate ask together: give one of"
-            " its members, as --using RUN"
-        )
 
 
 def check_task(trained: Artifact | RunRecord, task: str) -> None:
@@ -257,17 +251,15 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
     store, named = workspace.store, workspace.backbone_name
     kept = kept_for(task, using, store, is_defined=defined is not None)
     weights = workspace.backbone.weights_hash if named else None
-    asked = {artifact.manifest.run for artifact in kept}
-    there = usable_artifacts(store.artifacts(), weights)
-    usable = of_one_meaning([each for each in there if each.manifest.run in asked], defined)
-    if (best := best_of(usable, using)) is not None:
+    usable = [each for each in usable_artifacts(store.artifacts(), weights) if each.manifest.task == task]
+    if (best := best_of(usable, using, defined)) is not None:
         if defined is not None:  # before a note says that it is used
             from pipeline.runs.build import check_meaning
 
-            check_meaning(best.manifest.meaning, best.manifest.pair, defined, best.manifest.run, best.manifest.kind)
+            check_meaning(best.manifest, defined)
         if note := _other_dev_note(best, usable, using):
             notice(note)
-        if defined is None and (note := other_meaning_note(best, there)):
+        if defined is None and (note := other_meaning_note(best, usable)):
             notice(note)
         return best
     where = _none_of(task, using, store)
@@ -303,20 +295,6 @@ def _none_of(task: str, using: str, store: Store) -> str:
     return f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
 
 
-def of_one_meaning(artifacts: Sequence[Artifact], defined: Task | None) -> list[Artifact]:
-    """The ``artifacts`` that were trained for the task's present classes or range, metric and number of texts.
-
-    If there are none, or ``defined`` is None, those that share the meaning of the artifact that finished last: scores
-    for other classes cannot be compared. The code that restores a model for another definition reports the change.
-    """
-    if defined is not None:
-        present_meaning = defined.meaning, defined.is_pair
-        if own := [each for each in artifacts if _meaning(each) == present_meaning]:
-            return own
-    newest = [_meaning(each) for each in by_age(artifacts)][-1:]
-    return [each for each in artifacts if _meaning(each) in newest]
-
-
 def other_meaning_note(used: Artifact, artifacts: Sequence[Artifact]) -> str:
     """Say that some of a store's ``artifacts`` are for the same task with other classes; empty if none are."""
     task = used.manifest.task
@@ -341,11 +319,10 @@ def _meaning(artifact: Artifact) -> tuple[dict[str, Any], bool]:
 
 def _other_dev_note(best: Artifact, usable: Sequence[Artifact], using: str) -> str:
     """Name the best of the ``usable`` artifacts that were scored on other whole dev splits; empty if none was."""
-    used = best.manifest
-    # best_of ranks scores on a part of dev below those of a whole dev split.
-    whole = [] if used.part_of_dev else [each for each in usable if not each.manifest.part_of_dev]
+    used, alike = best.manifest, [each for each in usable if _meaning(each) == _meaning(best)]
+    whole = [each for each in alike if not each.manifest.part_of_dev]
     other = best_of([each for each in whole if each.manifest.dev_fingerprint != used.dev_fingerprint], using)
-    if other is None:
+    if other is None or used.part_of_dev:  # best_of ranks scores on a part of dev below those of a whole dev split
         return ""
     first, second = (
         f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows:,} rows)"
@@ -371,15 +348,23 @@ def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None
 def best_of(artifacts: Sequence[Artifact], using: str, defined: Task | None = None) -> Artifact | None:
     """The best of a task's ``artifacts`` among the kinds that ``using`` takes; None if there is none.
 
-    The best has the highest dev score among those of one meaning (:func:`of_one_meaning`). On a tie an adapter wins,
-    then the artifact that finished first. Artifacts that were selected on a part of dev (``--dev-limit``, a study that
-    scores the other half) rank below those selected on all of dev, and controls with permuted labels rank last.
+    The best has the highest dev score. On a tie an adapter wins, then the artifact that finished first. Artifacts that
+    were selected on a part of dev (``--dev-limit``, a study that scores the other half) rank below those selected on
+    all of dev, and controls with permuted labels rank last.
+
+    Scores for other classes, another range, metric or number of texts cannot be compared. So only artifacts count that
+    were trained for the task as it is ``defined``; if there are none, or it is None, those that share the meaning of
+    the artifact that finished last. The code that restores a model for another definition reports the change.
     """
     kinds = KINDS[using]
+    of_kind = by_age(artifact for artifact in artifacts if artifact.manifest.kind in kinds)
+    meanings = [_meaning(artifact) for artifact in of_kind]
+    meaning = None if defined is None else (defined.meaning, defined.is_pair)
+    if meaning not in meanings:
+        meaning = next(reversed(meanings), None)
 
     def rank(artifact: Artifact) -> tuple[Any, ...]:
         manifest = artifact.manifest
         return not manifest.recipe.permute_labels, *manifest.rank, -kinds.index(manifest.kind)
 
-    of_kind = [artifact for artifact in artifacts if artifact.manifest.kind in kinds]
-    return max(by_age(of_one_meaning(of_kind, defined)), key=rank, default=None)
+    return max((artifact for artifact in of_kind if _meaning(artifact) == meaning), key=rank, default=None)

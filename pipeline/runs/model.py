@@ -295,12 +295,13 @@ def load(
     first, *more = folders or (None,)
     workspace = Workspace(named, first, root, Path(reports), more_data=tuple(more))
     trained: Artifact | RunRecord
-    if run or using not in kept_models.KINDS:
-        trained = kept_models.find_run(run or using, name, workspace.store, workspace.ledger)
-    else:
-        trained = kept_models.best_model(name, using, workspace, workspace.task(name) if folders else None)
     # The task as the caller's data describes it, else as the model's manifest or record does.
-    return _open(trained, workspace.task(name) if folders else task_of(trained, name), workspace, place)
+    defined = workspace.task(name) if folders else None
+    if run or using not in kept_models.KINDS:
+        trained = kept_models.find_run(run or using, name, workspace.store, workspace.reports)
+    else:
+        trained = kept_models.best_model(name, using, workspace, defined)
+    return _open(trained, defined or task_of(trained, name), workspace, place)
 
 
 def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:

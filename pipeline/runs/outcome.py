@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -34,7 +34,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel, is_threshold
 from pipeline.records.ledger import Ledger
-from pipeline.records.run_record import RunRecord
+from pipeline.records.run_record import RunRecord, run_name
 from pipeline.records.store import HEAD, LAYERNORMS, SEEN, Artifact, Manifest, SourceRun, Store
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
@@ -56,7 +56,12 @@ class Trainable(Protocol[Record]):
     workspace: Workspace
 
     @property
-    def name(self) -> str: ...
+    def identity(self) -> dict[str, Any]:
+        """Everything that the run's numbers depend on."""
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
 
     def finished(self) -> Record | None:
         """The record, if everything that the run leaves is still there."""

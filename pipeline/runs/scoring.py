@@ -4,12 +4,14 @@ A linear probe says how well an encoder's features of the training rows explain 
 choose what a run starts from, the gates of a fusion, and its sources out of many (:mod:`pipeline.runs.initial`).
 """
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -45,7 +47,7 @@ from pipeline.models.transfer_model import (
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.outcome import load_weights
-from pipeline.runs.workspace import Parts, Workspace, first_of
+from pipeline.runs.workspace import Workspace, first_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
 from pipeline.stats.paired import score_interval
@@ -55,6 +57,9 @@ from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import TaskBatches, mixed
 from pipeline.training.objectives import Extend, mean_outputs, objective_of, output_scale
 from pipeline.training.progress import Companion, Progress, Scores
+
+if TYPE_CHECKING:
+    from pipeline.runs.training_run import TrainingRun
 
 MOST_ROWS = 5000
 """Training rows up to which :func:`probe_score` is worth its seconds: with more, training nearly always wins."""
@@ -214,8 +219,8 @@ class TrainScores(Companion):
 
     def measured(self) -> dict[str, float | None]:
         """``train_<task>`` for each task."""
-        scores = {name: each.value(each.predict(self._model.of(name))) for name, each in self._scorings.items()}
-        return {f"train_{name}": value for name, value in scores.items()}
+        scorings = self._scorings.items()
+        return {f"train_{name}": each.value(each.predict(self._model.of(name))) for name, each in scorings}
 
 
 def score_again(
@@ -364,25 +369,17 @@ def solved_probe(
     return model
 
 
-@dataclass(frozen=True)
 class Batching:
-    """Makes the batches of each task, and mixes them.
+    """Makes the batches of each task of ``run``, and mixes them.
 
-    Args:
-        cache_bytes: room for the cached outputs of frozen layers.
+    ``splits`` has the training rows of each task; if their order is random, also with each pair the other way round.
     """
 
-    parts: Parts
-    data: Mapping[str, TaskData]
-    tokenizer: Tokenizer
-    seed: int
-    cache_bytes: float
-    accelerator: Accelerator
-
-    @cached_property
-    def splits(self) -> dict[str, list[TokenisedSplit]]:
-        """The training rows of each task; if their order is random, also with each pair the other way round."""
-        return {
+    def __init__(self, run: TrainingRun, accelerator: Accelerator) -> None:
+        self.parts, self.data, self.accelerator = run.parts, run.data, accelerator
+        self.tokenizer, self.seed = run.backbone.tokenizer, run.recipe.shuffle_seed(run.request.seed)
+        self.cache_bytes = run.workspace.cache_gb * 2**30  # room for the cached outputs of frozen layers
+        self.splits = {
             name: splits_of(self.data[name].train, part.recipe, self.tokenizer, part.recipe.pairs.order == "random")
             for name, part in self.parts.items()
         }

@@ -20,11 +20,12 @@ from pipeline.methods.registry import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.tensors import rounded
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore
 from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.build import Built
 from pipeline.runs.initial import Chooser, InitialModel
 from pipeline.runs.outcome import (
+    Trainable,
     get_or_train,
     overlap_notes,
     provenance,
@@ -63,7 +64,7 @@ COSINE_ROWS = 1000
 """Maximum number of dev rows to test whether a cosine head reads two classes in the wrong order."""
 
 
-class TrainingRun:
+class TrainingRun(Trainable[RunRecord]):
     """A request in a workspace: identifies the run, and trains it unless the ledger has it already.
 
     The kept epoch has the best dev score, or for several tasks the best mean. If dev only selects, the kept model
@@ -122,10 +123,6 @@ class TrainingRun:
             **({"start": request.start_rule} if request.start_rule else {}),
         }
 
-    @cached_property
-    def name(self) -> str:
-        return run_name(self.identity)
-
     @property
     def title(self) -> str:
         start, source = self.request.start, ""
@@ -167,16 +164,11 @@ class TrainingRun:
         return record
 
     def _train(self, accelerator: Accelerator) -> None:
-        scorings = {
-            name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
-            for name, part in self.parts.items()
-        }
+        scorings = {name: self._scoring(name, rows.dev, accelerator, rows.test) for name, rows in self.data.items()}
         start = self._initial_model(scorings[self.task.name])
         model = start.built.model
         combine = self._surgery(model)
-        tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
-        shuffle_seed = self.recipe.shuffle_seed(self.request.seed)
-        batching = Batching(self.parts, self.data, tokenizer, shuffle_seed, cache_bytes, accelerator)
+        batching = Batching(self, accelerator)
         data = batching.training_data(model, scorings)
         self._tell_cut(batching, scorings)
         self._tell_few_steps(data.epochs * data.batches_per_epoch)
@@ -211,11 +203,15 @@ class TrainingRun:
             self._finish(start, fitted, scored, scorings[self.task.name], hashes, unchanged)
         accelerator.wait_for_everyone()
 
+    def _scoring(
+        self, name: str, rows: pd.DataFrame, accelerator: Accelerator, test: pd.DataFrame | None = None
+    ) -> Scoring:
+        part = self.parts[name]
+        return Scoring(part.task, rows, part.recipe, self.backbone, accelerator, test)
+
     def _initial_model(self, scoring: Scoring) -> InitialModel:
         """Build the model before its first step, and warn if its sources have seen rows that select the epoch."""
-        request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
-        chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
-        start = chooser.initial_model(self.name)
+        request, workspace, start = self.request, self.workspace, Chooser(self, scoring).initial_model()
         if is_main_process() and request.adapters and not workspace.is_study:
             option = "--start-from" if request.kind == "adapter" else "--sources"
             for note in seen_notes(self.task, scoring.rows, self._built_on(start), workspace, option):
@@ -258,8 +254,7 @@ class TrainingRun:
         for name, part in self.parts.items():
             if part.recipe.head != "cosine" or part.task.kind != "classes":
                 continue
-            rows = at_most(self.data[name].dev, COSINE_ROWS)
-            scoring = Scoring(part.task, rows, part.recipe, self.backbone, accelerator)
+            scoring = self._scoring(name, at_most(self.data[name].dev, COSINE_ROWS), accelerator)
             if note := scoring.reversed_note(model.of(name).to(accelerator.device)):
                 self.workspace.tell_once(f"note: {note}", about=("reversed", name))
 
@@ -282,10 +277,7 @@ class TrainingRun:
         companions = list[Companion](terms)
         if self.recipe.score_train:
             shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
-            scorings = {
-                name: Scoring(part.task, shown[name], part.recipe, self.backbone, accelerator)
-                for name, part in self.parts.items()
-            }
+            scorings = {name: self._scoring(name, rows, accelerator) for name, rows in shown.items()}
             companions.append(TrainScores(built.model, scorings))
         return fit(
             built.model,

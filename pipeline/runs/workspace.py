@@ -98,8 +98,7 @@ class Workspace:
     @cached_property
     def splits(self) -> Splits:
         """The rows of tasks, each task read once per command."""
-        folders = () if self.data is None else (self.data, *self.more_data)
-        return Splits(folders, self.drop_overlap, self.dev_limit, self.scoring, self.held_out)
+        return Splits(self)
 
     @cached_property
     def store(self) -> Store:
@@ -181,18 +180,17 @@ def _once(method: Callable[[Splits, Task], Result]) -> Callable[[Splits, Task], 
     return remembered
 
 
-@dataclass(frozen=True)
 class Splits:
-    """Reads tasks and divides their rows. Reads each task once, however many runs and samples use it."""
+    """Reads tasks and divides their rows, as a workspace says. Reads each task once, however many runs and samples use
+    it.
 
-    folders: tuple[Path, ...] = ()
-    """Folders to search for a task, in order. A task that is in none is read from its Hub data set."""
-    drop_overlap: bool = False
-    dev_limit: int | None = None
-    scoring: ScoredRows = field(default_factory=ScoredRows)
-    held_out: tuple[str, ...] = ()
-    """Targets whose validation and test rows no other task trains on."""
-    _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
+    ``folders`` are searched for a task in order. A task that is in none is read from its Hub data set.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.folders = () if workspace.data is None else (workspace.data, *workspace.more_data)
+        self.drop_overlap, self.dev_limit = workspace.drop_overlap, workspace.dev_limit
+        self.scoring, self.held_out, self._memo = workspace.scoring, workspace.held_out, Memo()
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file."""

@@ -20,7 +20,7 @@ from pipeline.data.cells import is_code, text_key
 from pipeline.data.tables import FORMATS, read_table, write_table
 from pipeline.data.task_data import load_all_rows
 from pipeline.data.tasks import find_task
-from pipeline.runs.workspace import Splits
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
@@ -370,8 +370,8 @@ def test_what_check_advises_drops_training_rows_that_are_also_in_test(made: Path
     assert f"{told} --scoring test --drop-overlap: it drops these)" in check_task(made).splitlines()
     task, scored = find_task("mine", made.parent), ScoredRows(rows="test")
     for drop_overlap, left in ((False, 1), (True, 0)):
-        splits = Splits((made.parent,), drop_overlap=drop_overlap, scoring=scored)
-        assert splits.of(task, None, 0).test_in_train == left
+        place = Workspace("", made.parent, made, made, drop_overlap=drop_overlap, scoring=scored)
+        assert place.splits.of(task, None, 0).test_in_train == left
 
 
 def test_check_reads_what_is_held_out_of_train_only_where_no_file_is_dev(made: Path) -> None:

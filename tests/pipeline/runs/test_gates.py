@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
 from pipeline.runs import initial
 from pipeline.runs.initial import ADDED_ROWS, Chooser
-from pipeline.runs.workspace import Part
 from pipeline.settings.recipe import Recipe
 
 MEMBERS = ("own", "a", "b", "c", "d", "e", "f")
@@ -61,11 +60,10 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
         table = pd.DataFrame({"label": [0, 1] * (rows // 2)})
         encoder: Any = torch.nn.Identity()
-        parts = {"mr": Part(find_task("mr"), Recipe(trainable="fusion"))}
+        run: Any = SimpleNamespace(task=find_task("mr"), recipe=Recipe(trainable="fusion"))
+        run.request, run.backbone, run.workspace, run.data = None, None, None, {"mr": SimpleNamespace(train=table)}
         scoring: Any = SimpleNamespace(accelerator=accelerator)
-        none = cast(Any, None)
-        chooser = Chooser(none, parts, table, scoring, none, none, "title")
-        return chooser.choose_gates(encoder, MEMBERS, SOURCES, warm)
+        return Chooser(run, scoring).choose_gates(encoder, MEMBERS, SOURCES, warm)
 
     return chosen
 

@@ -74,11 +74,11 @@ def test_a_source_that_helps_less_than_its_standard_error_is_taken_and_said_to_b
     monkeypatch.setattr("pipeline.runs.initial.Chooser._vectors", lambda *_: None)
     monkeypatch.setattr("pipeline.runs.initial.probe", lambda *_: next(probes))
     candidate = SimpleNamespace(manifest=SimpleNamespace(task="meals"))
-    request: Any = SimpleNamespace(adapters=[candidate], tested=False)
-    parts: Any = {"films": SimpleNamespace(task=None, recipe=None)}
-    scoring: Any = SimpleNamespace(accelerator=None)
-    rows, none = pd.DataFrame({"text_a": ["a"] * 100}), cast(Any, None)
-    assert Chooser(request, parts, rows, scoring, none, none, "title").choose_start() is candidate
+    request, scoring = SimpleNamespace(adapters=[candidate], tested=False), cast(Any, SimpleNamespace(accelerator=None))
+    data = {"films": SimpleNamespace(train=pd.DataFrame({"text_a": ["a"] * 100}))}
+    run: Any = SimpleNamespace(request=request, task=SimpleNamespace(name="films"), data=data, title="title")
+    run.recipe = run.backbone = run.workspace = None
+    assert Chooser(run, scoring).choose_start() is candidate
     assert ("no source clearly helps" in capsys.readouterr().err) != is_clear
 
 
