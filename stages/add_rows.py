@@ -12,9 +12,9 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, is_blank, name_among
-from pipeline.data.columns import id_column
+from pipeline.data.foreign import id_column, ids_of
 from pipeline.data.labels import as_matrix, one_hot
-from pipeline.data.propose import contradict, contradictions, ids_of, renames_in
+from pipeline.data.propose import contradict, contradictions, renames_in
 from pipeline.data.split import row_keys, split_added
 from pipeline.data.tables import check_columns, read_foreign, read_table, write_table
 from pipeline.data.task_data import is_labelled, tables_in

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, has_labels
 from pipeline.data.cells import count_words
-from pipeline.data.columns import FEW, are_numbers
+from pipeline.data.foreign import FEW, are_numbers
 from pipeline.data.labels import one_hot
 from pipeline.data.split import at_most, row_keys
 from pipeline.data.tables import read_table

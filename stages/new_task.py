@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.cells import as_number
-from pipeline.data.columns import FEW, are_numbers, columns_named
+from pipeline.data.foreign import FEW, are_numbers, columns_named
 from pipeline.data.labels import METRICS_OF, Kind
 from pipeline.data.propose import Proposal, propose
 from pipeline.data.split import sharing_rows, split_rows

@@ -64,7 +64,11 @@ def canonical_rows(
     if labelled and name_among(label_column, table.columns) is None and has_labels(task, table.columns):
         table = table.assign(**{label_column: _labels_of_flags(task, table, problems)})
     read = [*text_columns, *([label_column] if labelled else [])]
-    table = _with_columns(table, read, where)
+    found = {column: name_among(column, table.columns) for column in read}
+    if missing := [column for column, own in found.items() if own is None]:
+        names, known = (", ".join(map(repr, columns)) for columns in (missing, table.columns))
+        raise PipelineError(f"{where}: column {names} is missing; the columns are {known}")
+    table = table.rename(columns={own: column for column, own in found.items()})
     if source.drop_blank:
         table = table[~np.logical_or.reduce([_which(table[column], is_blank) for column in text_columns])]
     if source.drop_labels and labelled:
@@ -119,15 +123,6 @@ def _labels_of_flags(task: Task, table: pd.DataFrame, problems: list[str]) -> pd
         for row in np.flatnonzero(np.array(flags, dtype=bool)):
             rows[row].append(number)
     return pd.Series(rows, table.index, dtype=object)
-
-
-def _with_columns(table: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
-    """``table`` with its columns renamed to ``columns``; a :class:`PipelineError` if it lacks one."""
-    found = {column: name_among(column, table.columns) for column in columns}
-    if missing := [column for column, own in found.items() if own is None]:
-        names, known = (", ".join(map(repr, columns)) for columns in (missing, table.columns))
-        raise PipelineError(f"{where}: column {names} is missing; the columns are {known}")
-    return table.rename(columns={own: column for column, own in found.items() if own is not None})
 
 
 def text_column(
@@ -231,20 +226,16 @@ def _labels(
         with np.errstate(over="ignore"):  # infinite is out of range
             numbers = source.scale[0] * numbers + source.scale[1]
     numbers[left_out] = 0
-    unread = np.isnan(numbers)
+    unread, (labels, outside) = np.isnan(numbers), as_labels(task, numbers)
+    allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     if unknown and task.kind == "classes":
-        labels, outside = as_labels(task, numbers)
         if unknown == "ignore":
             return np.where(outside, -1, labels)
         unreadable += " (--unknown ignore leaves such rows out)"
-    _report(problems, f"column '{column}': {unreadable}", values, unread, known)
-    labels, outside = as_labels(task, numbers)
-    if is_scored and task.range is not None:
-        labels, outside = numbers, np.isinf(numbers)
-    if task.range is None:
-        allowed = f"label out of range 0..{task.outputs - 1} or not whole"
-    else:
+    if task.range is not None:
         allowed = "score out of range {:g}..{:g} in the task's file".format(*task.range)
+        labels, outside = (numbers, np.isinf(numbers)) if is_scored else (labels, outside)
+    _report(problems, f"column '{column}': {unreadable}", values, unread, known)
     placed = pd.Series(numbers, values.index)
     _report(problems, f"column '{column}': {allowed}", placed, outside & ~unread & ~left_out)
     return labels

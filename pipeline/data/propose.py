@@ -10,37 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from pipeline.data import foreign
 from pipeline.data.canonical import text_column
-from pipeline.data.cells import (
-    as_label,
-    as_number,
-    count_words,
-    is_blank,
-    is_broken,
-    is_object,
-    listed,
-    parts_of,
-    text_key,
-)
-from pipeline.data.columns import (
-    FEW,
-    Columns,
-    Meaning,
-    are_numbers,
-    check_classes,
-    class_names,
-    class_order,
-    did_you_mean,
-    find_columns,
-    flag_columns,
-    id_column,
-    kind_of,
-    mean_words,
-    meaning_of,
-    oddly_written,
-    scores_of,
-    separator_in,
-)
+from pipeline.data.cells import as_label, as_number, count_words, is_blank, is_object, listed, parts_of, text_key
 from pipeline.data.delimited import is_unnamed
 from pipeline.data.labels import Kind, Metric, same_form
 from pipeline.system.errors import PipelineError, few, rows_text, shortened
@@ -68,7 +40,7 @@ _NO_LABEL = re.compile(
 class Proposal:
     """A task for a table, and the usable rows of the table."""
 
-    columns: Columns
+    columns: foreign.Columns
     kind: Kind
     metric: Metric
     rows: pd.DataFrame
@@ -94,7 +66,7 @@ class Proposal:
     def counts(self) -> dict[str, int]:
         """Rows by class, the most frequent first; if all classes are numbers, in ascending order."""
         counts = Counter(self.rows["label"].explode().dropna()) if self.kind != "score" else Counter()
-        names = self.classes if are_numbers(self.classes) else [name for name, _ in counts.most_common()]
+        names = self.classes if foreign.are_numbers(self.classes) else [name for name, _ in counts.most_common()]
         return {name: counts[name] for name in names}
 
     @property
@@ -135,10 +107,10 @@ def propose(
     unnamed = [name for name in table.columns if is_unnamed(name) and name not in (*text, label)]
     nameless = [name for name in unnamed if 2 * table[name].map(is_blank).sum() > len(table)]
     named = table.drop(columns=nameless)
-    flags = flag_columns(named, text, label) if kind in (None, "labels") else []
+    flags = foreign.flag_columns(named, text, label) if kind in (None, "labels") else []
     if flags:
         label, named = "labels", named.drop(columns=flags).assign(labels=_flagged(named[flags], where))
-    columns = find_columns(named, where, text, label)
+    columns = foreign.find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
     if objects := list(filter(is_object, named[columns.label])):
         raise PipelineError(
@@ -150,31 +122,32 @@ def propose(
         raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
     labels = _labels(named[columns.label]) if several is None else several
     renames = renames_in(rename, labels.explode(), where_label)
-    if several is None:
-        labels = labels.map(lambda name: renames.get(name, name))
-    else:
-        labels = labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
+    labels = (
+        labels.map(lambda name: renames.get(name, name))
+        if several is None
+        else labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
+    )
     if labels.explode().map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
-    if to_drop and (unknown := {*to_drop} - {*map(as_label, labels)}):
+    if unknown := {*to_drop} - {*map(as_label, labels)}:
         raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")
-    is_dropped = (labels.map(as_label).isin(to_drop) if to_drop else labels.map(lambda _: False)).to_numpy(bool)
+    is_dropped = labels.map(as_label).isin(to_drop).to_numpy(bool)
     rows, dropped = _complete_rows(named, columns, labels, is_dropped, where)
     if unlabelled := len(dropped["without a label"]):
         where_label += f" (blank in {unlabelled:,} of {len(table):,} rows)"
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
-    meaning = meaning_of(columns.label)
-    task_kind = "labels" if several is not None else kind or kind_of(rows["label"], where_label, meaning)
+    meaning = foreign.meaning_of(columns.label)
+    task_kind = "labels" if several is not None else kind or foreign.kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
     if task_kind == "score":
-        rows["label"] = scores_of(rows, where_label)
+        rows["label"] = foreign.scores_of(rows, where_label)
     else:
         one_by_one = rows.explode("label").dropna(subset=["label"])
         are_several = several is not None
-        check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
-        hints = tuple(did_you_mean(one_by_one))
+        foreign.check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
+        hints = tuple(foreign.did_you_mean(one_by_one))
     kept, lost = _agreeing(rows, task_kind, labels[~is_dropped], columns, where, is_guessed=not text)
     dropped["with the text of another row and another label"] = rows.index.difference(kept.index).tolist()
     rows = kept.reset_index(drop=True)
@@ -191,7 +164,7 @@ def propose(
         kind=task_kind,
         metric=metric_for(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(names, key=class_order)),
+        classes=tuple(sorted(names, key=foreign.class_order)),
         separator=joining,
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),
@@ -257,9 +230,9 @@ def _label_lists(
     Without a ``kind`` rows have several labels if a cell holds a list of several, or joins labels of other cells.
     """
     are_lists = any(len(listed(value) or ()) > 1 for value in column)
-    names = pd.Series(class_names(column), dtype=object)
-    found = separator or (None if are_lists or oddly_written(names) else separator_in(names))
-    if kind is None and found == "," and are_numbers(names.str.split(",").explode()):
+    names = pd.Series(foreign.class_names(column), dtype=object)
+    found = separator or (None if are_lists or foreign.oddly_written(names) else foreign.separator_in(names))
+    if kind is None and found == "," and foreign.are_numbers(names.str.split(",").explode()):
         found = None  # a decimal comma, perhaps
     if kind not in (None, "labels") or (kind is None and not are_lists and found is None):
         return None, None, []
@@ -296,7 +269,7 @@ def _labels(column: pd.Series) -> pd.Series:
 
 
 def _complete_rows(
-    table: pd.DataFrame, columns: Columns, labels: pd.Series, is_dropped: np.ndarray, where: str
+    table: pd.DataFrame, columns: foreign.Columns, labels: pd.Series, is_dropped: np.ndarray, where: str
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """The rows with texts and a label, which is the name of a class, and the rows left out, by reason.
 
@@ -309,7 +282,7 @@ def _complete_rows(
     texts = [pd.Series(column).set_axis(table.index) for column in read]
     lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
     lacks_label = labels.isna().to_numpy()
-    named = {"id": ids_of(table)[0], **dict(zip(_TEXTS, texts, strict=False)), "label": labels}
+    named = {"id": foreign.ids_of(table)[0], **dict(zip(_TEXTS, texts, strict=False)), "label": labels}
     rows = pd.DataFrame(named, table.index)
     dropped = {
         "with a label that --drop-labels names": rows.index[is_dropped].tolist(),
@@ -320,7 +293,7 @@ def _complete_rows(
 
 
 def _agreeing(
-    rows: pd.DataFrame, kind: Kind, labels: pd.Series, columns: Columns, where: str, is_guessed: bool
+    rows: pd.DataFrame, kind: Kind, labels: pd.Series, columns: foreign.Columns, where: str, is_guessed: bool
 ) -> tuple[pd.DataFrame, dict[str, tuple[int, int]]]:
     """The rows that no other row contradicts, or only a few do (:func:`contradictions`), and :attr:`Proposal.lost`.
 
@@ -346,24 +319,9 @@ def _agreeing(
     return kept, lost
 
 
-def ids_of(table: pd.DataFrame) -> tuple[list[str], str | None]:
-    """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions.
-
-    Also returns what to say if there is such a column and it does not: a cell is blank, or not unique.
-    """
-    numbers, column = list(map(str, range(len(table)))), id_column(table)
-    if column is None:
-        return numbers, None
-    names = [str(value).strip() if isinstance(value, str | int | np.integer) else "" for value in table[column]]
-    if all(names) and len({*names}) == len(names) and not any(map(is_broken, names)):
-        return [str(value) for value in table[column]], None
-    return (
-        numbers,
-        f"column {column!r} does not name the rows, which are numbered from 0: a cell is blank or not unique",
-    )
-
-
-def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: Columns, guessed: bool) -> Iterator[str]:
+def _remarks_on_columns(
+    table: pd.DataFrame, nameless: Sequence[str], columns: foreign.Columns, guessed: bool
+) -> Iterator[str]:
     """Columns that may have been meant otherwise, and the option that does so.
 
     Args:
@@ -371,11 +329,11 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     """
     if nameless:
         yield f"not used: {len(nameless)} column{'s' if nameless[1:] else ''} without a name, mostly blank"
-    if (remark := ids_of(table)[1]) is not None:
+    if (remark := foreign.ids_of(table)[1]) is not None:
         yield remark
-    words = {name: mean_words(table[name]) for name in (*columns.text, *columns.unused)}
+    words = {name: foreign.mean_words(table[name]) for name in (*columns.text, *columns.unused)}
     # A few names of two words may be cities.
-    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= FEW)]
+    others = [name for name in columns.unused if words[name] >= 2 + (len(set(map(str, table[name]))) <= foreign.FEW)]
     if not guessed or len(columns.text) > 1 or not others:
         return
     (text,) = columns.text
@@ -387,7 +345,7 @@ def _remarks_on_columns(table: pd.DataFrame, nameless: Sequence[str], columns: C
     )
 
 
-def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: Meaning | None) -> Iterator[str]:
+def _remarks_on_kind(labels: pd.Series, kind: Kind, meaning: foreign.Meaning | None) -> Iterator[str]:
     """Numbers that may be meant as labels of the other ``kind``, if nobody named it."""
     numbers = np.array(sorted({as_number(label) for label in labels}))  # 07 and 7 are one score
     are_scores = kind == "score"
@@ -414,14 +372,6 @@ def _remarks_on_no_labels(labels: Iterable[str]) -> Iterator[str]:
         )
 
 
-def _spelling(text: str) -> str:
-    """``text`` without case, in one Unicode form, and with single spaces.
-
-    Unlike :func:`text_key` it keeps whatever may change a label: emoticons, the vowel signs of Hindi, C++ and C#.
-    """
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
-
-
 def _texts_by(rows: pd.DataFrame, key: Callable[[str], str]) -> list[tuple[str, ...]]:
     """For every row, ``key`` applied to its text or to both of its texts."""
     return [*zip(*(map(key, rows[column]) for column in _TEXTS if column in rows), strict=True)]
@@ -430,12 +380,16 @@ def _texts_by(rows: pd.DataFrame, key: Callable[[str], str]) -> list[tuple[str, 
 def contradictions(rows: pd.DataFrame, kind: Kind) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows whose text also occurs with another label.
 
+    Texts are equal but for case, Unicode form and white space. Unlike :func:`text_key` this keeps whatever may change a
+    label: emoticons, the vowel signs of Hindi, C++ and C#.
+
     Returns:
         Numbers (n,), equal for rows of equal text, where unlike in :func:`row_keys` the order of a pair matters; a mask
         of the contradicting rows (n,); and one of those among them to leave out. Rows with the label of a clear
         majority of the rows with their text stay.
     """
-    labels, keys = rows["label"], pd.factorize(pd.Series(_texts_by(rows, _spelling), dtype=object))[0]
+    texts = _texts_by(rows, lambda text: " ".join(unicodedata.normalize("NFC", text).casefold().split()))
+    labels, keys = rows["label"], pd.factorize(pd.Series(texts, dtype=object))[0]
     groups = labels.groupby(keys)
     size = groups.transform("size")
     if kind != "score":

@@ -357,29 +357,27 @@ def tables_in(folder: Path, *stems: str) -> list[Path]:
 
 def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> pd.DataFrame:
     """The canonical rows of ``source`` with labels converted to ``target``, and ids that name the source."""
-    problems = []
+    where, labels = f"extra data '{source.name}' for '{target.name}'", rows["label"].to_numpy()
+    problems = _mistakes(source, target, extra)
     if source.is_pair != target.is_pair:
         have, wanted = ("pairs", "one text") if source.is_pair else ("one text", "pairs")
-        problems.append(f"its rows are {have}, and those of '{target.name}' are {wanted}: leave it out")
-    labels = rows["label"].to_numpy()
-    if mistakes := _mistakes(source, target, extra):
-        raise_all(f"extra data '{source.name}' for '{target.name}'", problems + mistakes)
+        problems = [f"its rows are {have}, and those of '{target.name}' are {wanted}: leave it out", *problems]
+    raise_all(where, problems)
     if extra.labels:
         table = {as_label(key): label for key, label in extra.labels}
         labels = np.array([table[str(label)] for label in labels], dtype=float)
     elif extra.scale is not None:
         labels = extra.scale[0] * labels + extra.scale[1]
-    converted, outside = labels, np.zeros(len(labels), bool)
     if target.kind != "labels":
-        converted, outside = as_labels(target, labels.astype(float))
-    if outside.any():
-        allowed = f"a class of '{target.name}', 0..{target.outputs - 1}"
-        if target.range is not None:
-            allowed = f"in the range of '{target.name}', {target.range[0]:g}..{target.range[1]:g}"
-        shown = ", ".join(f"{value:g}" for value in sorted(set(labels[outside]))[:3])
-        problems.append(f"{outside.sum()} labels are not {allowed}: {shown}")
-    raise_all(f"extra data '{source.name}' for '{target.name}'", problems)
-    return rows.assign(id=f"{source.name}:" + rows["id"], label=converted)
+        numbers = labels.astype(float)
+        labels, outside = as_labels(target, numbers)
+        if outside.any():
+            allowed = f"a class of '{target.name}', 0..{target.outputs - 1}"
+            if target.range is not None:
+                allowed = f"in the range of '{target.name}', {target.range[0]:g}..{target.range[1]:g}"
+            shown = ", ".join(f"{value:g}" for value in sorted(set(numbers[outside]))[:3])
+            raise_all(where, [f"{outside.sum()} labels are not {allowed}: {shown}"])
+    return rows.assign(id=f"{source.name}:" + rows["id"], label=labels)
 
 
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:

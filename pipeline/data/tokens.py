@@ -3,8 +3,8 @@
 import json
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -182,29 +182,26 @@ def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, ep
     resumed run repeats it.
     """
     turns = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5
-    rows = np.arange(len(given)) + len(given) * turns
-    inputs, types = _chained([given.a, turned.a], rows), _chained([given.types_a, turned.types_a], rows)
-    assert inputs is not None
-    return TokenisedSplit(inputs, types, None, given.labels)
+    inputs = joined([given, turned], np.arange(len(given)) + len(given) * turns)
+    return replace(inputs, labels=given.labels)
 
 
-def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
-    """The inputs of all ``splits``, concatenated, without labels."""
+def joined(splits: Sequence[TokenisedSplit], rows: np.ndarray | None = None) -> TokenisedSplit:
+    """The inputs of all ``splits``, concatenated, or these ``rows`` of them, without labels."""
     if len(splits) == 1:
         return splits[0]
-    inputs = _chained([split.a for split in splits])
+
+    def chained(columns: Iterable[Sequence[np.ndarray] | None]) -> Ragged | None:
+        known = [column.column for column in columns if isinstance(column, Ragged)]  # as :func:`tokenise` makes them
+        if len(known) < len(splits):
+            return None
+        whole = pa.chunked_array([chunk for column in known for chunk in column.chunks])
+        return Ragged(whole if rows is None else whole.take(pa.array(rows)))
+
+    inputs = chained(split.a for split in splits)
     assert inputs is not None
-    types, second = _chained([split.types_a for split in splits]), _chained([split.b for split in splits])
+    types, second = chained(split.types_a for split in splits), chained(split.b for split in splits)
     return TokenisedSplit(inputs, types, second, labels=None)
-
-
-def _chained(columns: Sequence[Sequence[np.ndarray] | None], rows: np.ndarray | None = None) -> Ragged | None:
-    """The ``columns`` of :func:`tokenise` one after the other, or these ``rows`` of them; None if one is missing."""
-    known = [column.column for column in columns if isinstance(column, Ragged)]
-    if len(known) < len(columns):
-        return None
-    chained = pa.chunked_array([chunk for column in known for chunk in column.chunks])
-    return Ragged(chained if rows is None else chained.take(pa.array(rows)))
 
 
 def _tokenise(

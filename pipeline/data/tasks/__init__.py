@@ -17,8 +17,6 @@ from pydantic import (
     PlainSerializer,
     TypeAdapter,
     ValidationError,
-    field_serializer,
-    field_validator,
     model_validator,
 )
 
@@ -276,24 +274,21 @@ def find_task(name: str, *data: Path) -> Task:
     )
 
 
+def _in_order(value: Any) -> Any:
+    """A table of labels as sorted pairs, so that equal tables give equal recipes."""
+    return tuple(sorted((str(key), label) for key, label in value.items())) if isinstance(value, Mapping) else value
+
+
 class Extra(BaseModel):
     """A source of rows, and how its labels become the target's; by default they mean the same."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     task: Name
-    labels: tuple[tuple[str, float], ...] = Field((), description="class of the source -> label of the target")
+    labels: Annotated[tuple[tuple[str, float], ...], BeforeValidator(_in_order), PlainSerializer(dict)] = Field(
+        (), description="class of the source -> label of the target"
+    )
     scale: tuple[float, float] | None = Field(None, description="label = scale[0] * score of the source + scale[1]")
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _in_order(cls, value: Any) -> Any:
-        """A table of labels as sorted pairs, so that equal tables give equal recipes."""
-        return tuple(sorted((str(key), label) for key, label in value.items())) if isinstance(value, Mapping) else value
-
-    @field_serializer("labels")
-    def _as_table(self, value: tuple[tuple[str, float], ...]) -> dict[str, float]:
-        return dict(value)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:

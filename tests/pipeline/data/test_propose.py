@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.cells import count_words
-from pipeline.data.columns import columns_named, find_columns
+from pipeline.data.foreign import columns_named, find_columns
 from pipeline.data.propose import metric_for, renames_in
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table

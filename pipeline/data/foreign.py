@@ -131,6 +131,23 @@ def id_column(table: pd.DataFrame) -> str | None:
     return next((column for column in ("id", *table.columns) if column in table and _is_id(column)), None)
 
 
+def ids_of(table: pd.DataFrame) -> tuple[list[str], str | None]:
+    """The column ``id`` if it identifies the rows, else row numbers in the file, from 0 as in predictions.
+
+    Also returns what to say if there is such a column and it does not: a cell is blank, or not unique.
+    """
+    numbers, column = list(map(str, range(len(table)))), id_column(table)
+    if column is None:
+        return numbers, None
+    names = [str(value).strip() if isinstance(value, str | int | np.integer) else "" for value in table[column]]
+    if all(names) and len({*names}) == len(names) and not any(map(is_broken, names)):
+        return [str(value) for value in table[column]], None
+    return (
+        numbers,
+        f"column {column!r} does not name the rows, which are numbered from 0: a cell is blank or not unique",
+    )
+
+
 def _is_id(column: str) -> bool:
     return column.strip().casefold() == "id"
 
