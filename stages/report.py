@@ -11,8 +11,7 @@ from pipeline.methods.attention import attention_maps
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.build import TABLES_FILE, build_report, write_tables
-from pipeline.reporting.page import write_overview, write_page
+from pipeline.reporting.build import TABLES_FILE, build_report, write_overview, write_page, write_tables
 from pipeline.reporting.runs import AttentionMap
 from pipeline.runs.build import restore_run, task_of
 from pipeline.runs.workspace import Workspace

@@ -61,13 +61,9 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
 
 def _parts_together(records: Iterable[RunRecord | None], ledger: Ledger) -> StoredParts | None:
     """The parts of several models; None if one is unknown."""
-    together = StoredParts()
-    for record in records:
-        parts = stored_parts(record, ledger) if record is not None else None
-        if parts is None:
-            return None
-        together |= parts
-    return together
+    parts = [stored_parts(record, ledger) if record is not None else None for record in records]
+    known = [own for own in parts if own is not None]
+    return reduce(or_, known, StoredParts()) if len(known) == len(parts) else None
 
 
 def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
@@ -89,33 +85,32 @@ def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
 
 
 def cost_table(runs: StudyRuns) -> Table:
-    rows, tasks = dict[str, dict[str, Cell]](), len(runs.study.targets)
+    rows, tasks = list[dict[str, Cell]](), len(runs.study.targets)
     for row in runs.rows:
         group, groups = runs.all(row), [runs.cell(row, target) for target in runs.study.targets]
         records = records_of(group)
-        costs = [record.cost for record in records]
-        trained = mean_of(cost.trainable_parameters for cost in costs)
+        trained = mean_of(record.cost.trainable_parameters for record in records)
         backbone = next((size for record in records if (size := backbone_size(record, runs.ledger)) is not None), None)
         seeds = set.intersection(*({scored.entry.seed for scored in own} for own in groups))
-        chosen = [next(s.record for s in own if s.entry.seed == min(seeds)) for own in groups] if seeds else []
-        every = stored(chosen, runs.ledger) if chosen else None
+        chosen = [next(scored for scored in own if scored.entry.seed == min(seeds)) for own in groups] if seeds else []
+        every = stored(records_of(chosen), runs.ledger) if chosen else None
         together = {
-            f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
+            f"stored, {tasks} tasks": count_cell(every, runs_of(chosen)),
             "stored per task, of the backbone": share_cell(every, backbone, tasks),
         }
-        rows[row] = {
+        cells = {
             "method": line_cell(runs, Line(row)),
             "trainable parameters": count_cell(trained, runs_of(group)),
             "of the backbone": share_cell(trained, backbone),
             "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
             **(together if tasks > 1 else {}),
             **effort_cells(runs, row, group),
-            "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
+            "examples/s": count_cell(mean_of(record.cost.examples_per_second or None for record in records)),
             "peak memory, MB": count_cell(peak_memory_of(records)),
         }
-    columns = next(iter(rows.values()), {})
-    shown = (tuple(cells.values()) for row, cells in rows.items() if runs.all(row))
-    return Table.named("cost", columns, shown, joint=joint_titles(runs))
+        rows.append(cells)
+    shown = (tuple(cells.values()) for row, cells in zip(runs.rows, rows, strict=True) if runs.all(row))
+    return Table.named("cost", next(iter(rows), {}), shown, joint=joint_titles(runs))
 
 
 # The row's name or the main table already shows these.
@@ -178,9 +173,8 @@ def choices_table(runs: StudyRuns) -> Table | None:
         parts = []
         for kind in dict.fromkeys(kind for choices in by_target.values() for kind in choices):
             sizes = {target: choices[kind] for target, choices in by_target.items()}
-            same = {str(size) for size in sizes.values()}
             apart = ", ".join(f"{target} {size}" for target, size in sizes.items() if size)
-            parts.append(f"{kind} ({apart if len(same) > 1 else same.pop()})")
+            parts.append(f"{kind} ({apart if len({*sizes.values()}) > 1 else max(sizes.values())})")
         rows.append((line_cell(runs, line), Cell(", ".join(parts) or ("nothing" if by_target else MISSING))))
     return Table.named("choices", ("method", "choices, and from how many"), rows)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
+from typing import NamedTuple
 
 from pipeline.records.studies import Line
 from pipeline.reporting import report
@@ -101,39 +102,39 @@ def duels(runs: StudyRuns) -> list[Duel]:
     The leading fusion's comparisons form one family and those of all other fusions a second, so that adding fusions
     does not make the study's main question harder.
     """
-    study = runs.study
-    fusions = [line for line in runs.lines if study.row(line.row).kind.takes == "fusion"]
-    result = []
-    for line in fusions:
-        own = [line, *(other for other in fusions if study.row(other.row).variant_of == line.row)]
-        ours = _best_by_target(runs, own)
-        for kind in OPPONENTS:
-            those = _lines_of(runs, kind)
-            best = _best_by_target(runs, those)
-            parts = {
-                target: runs.difference(cell_of(runs, ours[target], target), cell_of(runs, other, target), target)
-                for target, other in best.items()
-                if target in ours
-            }
-            known = {target: difference for target, difference in parts.items() if difference is not None}
-            if len(known) == len(study.targets):
-                trials = {target: (_trials(runs, own, target), _trials(runs, those, target)) for target in known}
-                chosen = False  # on the rows that the tables show
-                for side, target in product((own, those), known):
-                    candidates = _dev_scores(runs, side, target)
-                    read = (scored.score.test for line in candidates for scored in runs.cell(line, target))
-                    chosen = chosen or (len(candidates) > 1 and None in read)
-                result.append(Duel(line, ours, kind, best, trials, known, chosen))
+    targets, result = runs.study.targets, []
+    for line, kind in product(runs.lines, OPPONENTS):
+        if runs.study.row(line.row).kind.takes != "fusion":
+            continue
+        sides = _candidates(runs, line, kind)
+        ours, best = (_best_by_target(runs, side) for side in sides)
+        parts = {
+            target: runs.difference(cell_of(runs, ours[target], target), cell_of(runs, best[target], target), target)
+            for target in targets
+            if target in ours and target in best
+        }
+        known = {target: difference for target, difference in parts.items() if difference is not None}
+        if len(known) < len(targets):
+            continue
+        trials = {target: (_trials(runs, sides[0], target), _trials(runs, sides[1], target)) for target in targets}
+        chosen = False  # on the rows that the tables show
+        for side, target in product(sides, targets):
+            candidates = _dev_scores(runs, side, target)
+            read = (scored.score.test for line in candidates for scored in runs.cell(line, target))
+            chosen = chosen or (len(candidates) > 1 and None in read)
+        result.append(Duel(line, ours, kind, best, trials, known, chosen))
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for leads in (True, False):
         family = [d for d in result if (d.line == leading_fusion(runs)) is leads and not d.is_chosen_on_scores]
-        verdicts |= report.judge({(d.line, d.kind): mean_of_duels({runs: d}) for d in family}, study.looks)
+        verdicts |= report.judge({(d.line, d.kind): mean_of_duels({runs: d}) for d in family}, runs.study.looks)
     return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
 
 
-def _lines_of(runs: StudyRuns, kind: str) -> list[Line]:
-    lines = (line for line in runs.lines if not holds_fusion(runs.study, line.row))
-    return [line for line in lines if OPPONENTS[kind](runs.study, line.row)]
+def _candidates(runs: StudyRuns, fusion: Line, kind: str) -> tuple[list[Line], list[Line]]:
+    """The lines that may represent each side: a fusion with its variants, and the lines of a kind without fusion."""
+    variants = (line for line in runs.lines if runs.study.row(line.row).variant_of == fusion.row)
+    others = (line for line in runs.lines if not holds_fusion(runs.study, line.row))
+    return [fusion, *variants], [line for line in others if OPPONENTS[kind](runs.study, line.row)]
 
 
 def mean_of_duels(duels: ByStudy) -> Difference | None:
@@ -217,8 +218,7 @@ def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
     return sum(tried.values())
 
 
-@dataclass(frozen=True)
-class CloseCall:
+class CloseCall(NamedTuple):
     """A row that was nearly selected for one side of a duel on one target, and would change the verdict."""
 
     target: str
@@ -233,30 +233,30 @@ class CloseCall:
 def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
     """The cases in which the other of two nearly equal rows on one target would change the ``verdict``."""
     for runs, duel in duels.items():
-        variants = [line for line in runs.lines if runs.study.row(line.row).variant_of == duel.line.row]
-        sides = (([duel.line, *variants], True), (_lines_of(runs, duel.kind), False))
-        for target, (lines, is_own) in product(duel.parts, sides):
-            selected = (duel.ours if is_own else duel.best)[target]
+        sides = zip(_candidates(runs, duel.line, duel.kind), (duel.ours, duel.best), strict=True)
+        for target, (lines, side) in product(duel.parts, sides):
+            selected = side[target]
             scores = {line: statistics.mean(own.values()) for line, own in _dev_scores(runs, lines, target).items()}
             for other, score in scores.items():
                 if {*selected.values()} == {other} or max(scores.values()) - score >= CLOSE:
                     continue
-                there = {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
-                ours, best = (duel.ours | there, duel.best) if is_own else (duel.ours, duel.best | there)
-                own, theirs = (cell_of(runs, side[target], target) for side in (ours, best))
+                there = side | {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
+                ours, best = (there, duel.best) if side is duel.ours else (duel.ours, there)
+                own, theirs = (cell_of(runs, each[target], target) for each in (ours, best))
                 if (part := runs.difference(own, theirs, target)) is None:
                     continue
                 changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
                 mean = mean_of_duels({**duels, runs: changed})
                 comparison = None if mean is None else mean.comparison(family)
-                if comparison is not None and comparison.verdict != verdict:
-                    dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
-                    text = (
-                        f"On {target}, {names_of(runs, selected)} was selected ({report.number(dev)} on dev). With"
-                        f" {runs.title(other)} ({report.number(score)}) there, {runs.title(duel.line)} would have"
-                        f" {report.comparison_text(comparison, duel.kind)}."
-                    )
-                    yield CloseCall(target, changed, comparison, text)
+                if comparison is None or comparison.verdict == verdict:
+                    continue
+                dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
+                text = (
+                    f"On {target}, {names_of(runs, selected)} was selected ({report.number(dev)} on dev). With"
+                    f" {runs.title(other)} ({report.number(score)}) there, {runs.title(duel.line)} would have"
+                    f" {report.comparison_text(comparison, duel.kind)}."
+                )
+                yield CloseCall(target, changed, comparison, text)
 
 
 @cache
@@ -271,31 +271,22 @@ def close_calls(runs: StudyRuns) -> list[CloseCall]:
     return calls
 
 
-_CLAUSES: dict[Verdict, str] = {
-    "better": "is better than",
-    "worse": "is worse than",
-    "not significant": "does not differ significantly from",
-}
-
-
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line per fusion and kind of row; None in a study without both."""
-    own, leading = leading_duels(runs), leading_fusion(runs)
-    tested = [duel for duel in duels(runs) if duel.comparison is not None]
-    chosen = any(duel.is_chosen_on_scores for duel in duels(runs))
+    own, leading, every = leading_duels(runs), leading_fusion(runs), duels(runs)
     unequal = []
     for duel in duels_of_leading(runs):
-        sides = [*zip(*duel.trials.values(), strict=True)]
-        if sides[0] != sides[1]:
-            ours, theirs = ("/".join(map(str, sorted({*side}))) for side in sides)
-            unequal.append(f"{ours} against {theirs} of {duel.kind}")
+        ours, theirs = ([*side] for side in zip(*duel.trials.values(), strict=True))
+        if ours != theirs:
+            numbers = ("/".join(map(str, sorted({*side}))) for side in (ours, theirs))
+            unequal.append(f"{' against '.join(numbers)} of {duel.kind}")
     return Table.of(
         "opponents",
-        [_duel_row(runs, duel) for duel in duels(runs)],
+        [_duel_row(runs, duel) for duel in every],
         leading=report.capital(runs.title(leading)) if leading is not None and own else "",
         own=report.comparisons(own),
-        others=report.comparisons(tested[len(own) :]),
-        untested="Not tested" if chosen else "",
+        others=report.comparisons([duel for duel in every if duel.comparison is not None][len(own) :]),
+        untested="Not tested" if any(duel.is_chosen_on_scores for duel in every) else "",
         trials="; ".join(unequal),
         close=" ".join(call.text for call in close_calls(runs)),
     )
@@ -307,10 +298,10 @@ def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
         own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
         variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
         unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
-        rows = f"{variant}against {names_of(runs, best)}{unlike}"
         used = runs_of((*cell_of(runs, own, target), *cell_of(runs, best, target)))
         # It has no verdict, because the mean is tested.
-        parts[target] = report.difference_cell(difference.value, used, untested=rows)
+        detail = f"{variant}against {names_of(runs, best)}{unlike}"
+        parts[target] = report.difference_cell(difference.value, used, untested=detail)
     cells = {"method": report.line_cell(runs, duel.line), "against": report.text_cell(duel.kind)}
     if len(parts) == 1:
         ((target, cell),) = parts.items()
@@ -320,31 +311,38 @@ def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     return cells | {"mean": report.difference_cell(mean, used, duel.comparison, "the best methods")} | parts
 
 
+_CLAUSES: dict[Verdict, str] = {
+    "better": "is better than",
+    "worse": "is worse than",
+    "not significant": "does not differ significantly from",
+}
+
+
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     """How the leading fusion does against the best row of every kind, on the mean over targets."""
     leading, own = leading_fusion(runs), leading_duels(runs)
     if leading is None or not own:
         return
     tested = [duel for duel in duels_of_leading(runs) if duel.kind in own]
-    named = {name: own[kinds[0]] for name, kinds in _by_opponent(runs, tested).items()}
-    named = dict(sorted(named.items(), key=lambda item: [*_CLAUSES].index(item[1].verdict)))
+    named = sorted(_by_opponent(runs, tested).items(), key=lambda item: [*_CLAUSES].index(item[1].verdict))
     groups = defaultdict[Verdict, list[str]](list)
-    for comparison, text in zip(named.values(), report.amounts(named, runs.study), strict=True):
+    for (_, comparison), text in zip(named, report.amounts(dict(named), runs.study), strict=True):
         groups[comparison.verdict].append(text)
-    clauses = [f"{_CLAUSES[verdict]} {report.listed(group)}" for verdict, group in groups.items()]
-    where, detectable = report.where_text(runs.study), report.detectable_text([*own.values()])
-    choice = "whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others"
-    more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
-    trials = f" It was selected from more trials than {report.listed(more)}." if more else ""
-    used = _on_targets((names_of(runs, side), t) for t, side in tested[0].ours.items() if {*side.values()} != {leading})
-    variants = f" Its variants, selected in the same way: {'; '.join(used)}." if used else ""
+    variants = ((names_of(runs, side), t) for t, side in tested[0].ours.items() if {*side.values()} != {leading})
     calls = (call for call in close_calls(runs) if call.duel.line == leading)
-    choices = report.listed(_on_targets((f"that against {call.duel.kind}", call.target) for call in calls))
-    close = f" Verdicts that depend on a choice between nearly equal methods: {choices}." if choices else ""
-    yield (
-        f"On {where}, {runs.title(leading)} {'; it '.join(clauses)}. {detectable} Each kind is represented by its best"
-        f" method on the validation rows, {choice}.{variants}{trials}{close}"
+    more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
+    sentences = report.paragraphs(
+        report.TEXTS["sentences"]["opponents"],
+        where=report.where_text(runs.study),
+        leading=runs.title(leading),
+        clauses="; it ".join(f"{_CLAUSES[verdict]} {report.listed(group)}" for verdict, group in groups.items()),
+        detectable=report.detectable_text([*own.values()]),
+        choice="whose seed may be lucky" if len(runs.study.seeds) == 1 else "for each seed by the scores of the others",
+        variants="; ".join(_on_targets(variants)),
+        more=report.listed(more),
+        close=report.listed(_on_targets((f"that against {call.duel.kind}", call.target) for call in calls)),
     )
+    yield " ".join(sentences)
 
 
 def _on_targets(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -355,19 +353,20 @@ def _on_targets(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{name} on {report.listed([*targets])}" for name, targets in on.items()]
 
 
-def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
-    """Kinds with the same best rows on all targets, grouped under a name; it includes the row if there is just one."""
-    kinds = defaultdict[tuple[tuple[str, int, Line], ...], list[str]](list)
+def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, Comparison]:
+    """The comparisons, kinds with the same best rows on all targets as one; its name includes the row if it is one."""
+    kinds = defaultdict[tuple[tuple[str, int, Line], ...], list[Duel]](list)
     for duel in tested:
         best = ((target, seed, line) for target, selected in duel.best.items() for seed, line in selected.items())
-        kinds[tuple(best)].append(duel.kind)
+        kinds[tuple(best)].append(duel)
     named = {}
     for lines, own in kinds.items():
         first, *others = (runs.title(line) for line in dict.fromkeys(line for *_, line in lines))
         here = ""
         if others and len(own) > 1:
             here = ", here the same methods"
-        elif not others and first not in own[0]:
+        elif not others and first not in own[0].kind:
             here = f", here {first}"
-        named[report.listed(own) + here] = own
+        assert own[0].comparison is not None
+        named[report.listed([duel.kind for duel in own]) + here] = own[0].comparison
     return named

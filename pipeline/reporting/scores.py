@@ -3,7 +3,8 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -56,8 +57,8 @@ def main_table(runs: StudyRuns) -> Table | None:
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
     """The comparison of every line on the mean over targets, highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
-    verdicts = main_verdicts(runs)
-    tests = {line: test for line in _undivided_lines(runs) if (test := verdicts.get(((line, None), scope))) is not None}
+    verdicts, lines = main_verdicts(runs), _undivided_lines(runs)
+    tests = {line: test for line in lines if (test := verdicts.get(((line, None), scope))) is not None}
     return dict(sorted(tests.items(), key=lambda pair: -pair[1].difference))
 
 
@@ -130,6 +131,7 @@ class LowResource:
         self.targets = [target for target in runs.study.targets if target in targets]
         self.points: list[int | None] = [*sorted({entry.rows for entry in on_curve if entry.rows is not None}), None]
         """Training rows of the target at each point; None is the main table's point."""
+        self.verdicts = report.against_reference(runs, [*product(self.rows, self.points)], self.targets)
 
     def mean(self, row: str, targets: Sequence[str], point: int | None) -> float | None:
         """Mean over seeds, sources and targets; None if a target has no run."""
@@ -142,11 +144,6 @@ class LowResource:
             return point
         groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
         return mean_of(max(map(self.runs.train_rows, group)) or None for group in groups if group)
-
-    @cached_property
-    def verdicts(self) -> Verdicts:
-        places = [(row, point) for row in self.rows for point in self.points]
-        return report.against_reference(self.runs, places, self.targets)
 
 
 @cache
@@ -164,13 +161,11 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
     for point in curve.points:
         sizes = {size for target in curve.targets if (size := curve.train_rows(point, [target])) is not None}
         largest = max(sizes, default=None)
-        size_cell = Cell(report.count(largest) if len(sizes) == 1 else "all", largest)
+        rows_cell = {"training rows": Cell(report.count(largest) if len(sizes) == 1 else "all", largest)}
         lines = [
-            {
-                "training rows": size_cell,
-                "method": report.line_cell(runs, Line(row)),
-                **report.score_cells(runs, (row, point), curve.targets, curve.verdicts),
-            }
+            rows_cell
+            | {"method": report.line_cell(runs, Line(row))}
+            | report.score_cells(runs, (row, point), curve.targets, curve.verdicts)
             for row in curve.rows
         ]
         rows += report.with_best(lines, [*map(runs.column, curve.targets)])
@@ -187,17 +182,15 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
     scope = None if len(curve.targets) > 1 else curve.targets[0]
     where, against = report.where_text(runs.study, curve.targets), runs.title(runs.reference)
     for point in curve.points[:-1]:
-        parts, same = list[str](), list[Line]()
-        for row in curve.rows:
-            comparison = curve.verdicts.get(((row, point), scope))
-            if comparison is not None and comparison.significant:
-                amount = comparison if comparison.difference >= 0 else comparison.reversed()
+        tests = {row: test for row in curve.rows if (test := curve.verdicts.get(((row, point), scope))) is not None}
+        parts = []
+        for row, test in tests.items():
+            if test.significant:
+                amount = test if test.difference >= 0 else test.reversed()
                 size, interval = report.points(amount.difference, sign=False), report.interval_text(amount, runs.study)
-                parts.append(f"{runs.study.title(row)} is {comparison.verdict} by {size} points ({interval})")
-            elif comparison is not None:
-                same.append(Line(row))
-        if same:
-            parts.append(f"the difference is not significant for {runs.titles(same)}")
+                parts.append(f"{runs.study.title(row)} is {test.verdict} by {size} points ({interval})")
+        if same := runs.titles(Line(row) for row, test in tests.items() if not test.significant):
+            parts.append(f"the difference is not significant for {same}")
         if parts:
             yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."
 
@@ -249,10 +242,9 @@ def epoch_table(runs: StudyRuns) -> Table | None:
         for part in ("dev", "train") if trained else ("dev",):
             own = means[part].dropna()
             values = {f"epoch {epoch}": own.get((line, target, epoch)) for epoch in shown}
-            if not any(value is not None for value in values.values()):
-                continue
-            cells = {name: Cell(report.number(value), value) for name, value in values.items()}
-            where = {"rows": Cell(part)} if trained else {}
-            task = Cell(target, target, runs_of(group))
-            rows.append({"method": report.line_cell(runs, line), "task": task, **where, **cells})
+            if any(value is not None for value in values.values()):
+                cells = {name: Cell(report.number(value), value) for name, value in values.items()}
+                where = {"rows": Cell(part)} if trained else {}
+                task = Cell(target, target, runs_of(group))
+                rows.append({"method": report.line_cell(runs, line), "task": task, **where, **cells})
     return Table.of("epochs", rows)

@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import groupby, product
+from operator import attrgetter
+from typing import NamedTuple
 
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
@@ -115,31 +117,26 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
 
 @dataclass(frozen=True)
 class Change:
-    """The score on ``source`` before and after training on ``target``, over the seeds that have both."""
+    """The score on ``source`` before and after training on ``target``, over the seeds that have both.
+
+    Nothing is measured where hashes taken after training prove that a row changed nothing that answers earlier tasks.
+    """
 
     row: str
     source: str
     target: str
-    before: tuple[float, ...]
-    after: tuple[float, ...]
     runs: tuple[str, ...]
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
     comparison: Comparison | None = None
+    pairs: frozenset[tuple[str, str]] = frozenset()
+    """All proven pairs of an earlier task and the task trained on next; ``source`` and ``target`` then sum them up."""
+    proof: str = ""
+    """What was hashed: the backbone, and the adapters of other tasks that the runs hold."""
 
     @property
     def difference(self) -> float:
-        return statistics.mean(self.after) - statistics.mean(self.before)
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Proof by hashes taken after training that a row changed nothing that answers an earlier task."""
-
-    row: str
-    pairs: frozenset[tuple[str, str]]
-    """Pairs of an earlier task and the task trained on next."""
-    runs: tuple[str, ...]
-    text: str
-    """What was hashed: the backbone, and the adapters of other tasks that the runs hold."""
+        return 0.0 if self.proof else statistics.mean(self.after) - statistics.mean(self.before)
 
 
 @cache
@@ -158,7 +155,7 @@ def changes(runs: StudyRuns) -> list[Change]:
             ]
             if known:
                 before, after, used = zip(*known, strict=True)
-                change = Change(line.row, source, target, before, after, tuple(scored.record.run for scored in used))
+                change = Change(line.row, source, target, tuple(scored.record.run for scored in used), before, after)
                 first = [trainer.run if (trainer := runs.trainer(scored.on(source))) else None for scored in used]
                 tests[change] = runs.difference_of_pairs([*zip(change.runs, first, strict=True)], source)
     verdicts = report.judge(tests, runs.study.looks)
@@ -166,8 +163,8 @@ def changes(runs: StudyRuns) -> list[Change]:
 
 
 @cache
-def proofs(runs: StudyRuns) -> list[Proof]:
-    """Adapter and fusion rows that provably forget nothing.
+def proofs(runs: StudyRuns) -> list[Change]:
+    """Adapter and fusion rows that provably forget nothing, with all their pairs of tasks as one.
 
     Hashes show that they change neither the backbone nor the first task's adapter, so the score stays the same.
     """
@@ -187,45 +184,31 @@ def proofs(runs: StudyRuns) -> list[Proof]:
         # An adapter that learns a task over another may forget it.
         if pairs and not runs.study.row(name).through:
             others = f", {len(adapters)} adapter{'s' * (len(adapters) > 1)}" if adapters else ""
-            result.append(Proof(name, frozenset(pairs), tuple(used), f"backbone {backbones[0][:12]}{others}"))
+            sides = (sorted({*side}) for side in zip(*pairs, strict=True))
+            earlier, later = (side[0] if len(side) == 1 else f"{len(side)} tasks" for side in sides)
+            proof = f"backbone {backbones[0][:12]}{others}"
+            result.append(Change(name, earlier, later, tuple(used), pairs=frozenset(pairs), proof=proof))
     return result
 
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line per measured pair of tasks and per proven row; None if there is neither."""
-    measured = [
-        {
+    rows = []
+    for change in (*changes(runs), *proofs(runs)):
+        measured = change.runs if change.before else ()
+        row = {
             "method": report.line_cell(runs, Line(change.row)),
             "learned first": report.text_cell(change.source),
             "then": report.text_cell(change.target),
-            "pairs": report.count_cell(1),
-            "before": report.scores_cell(change.before, change.runs),
-            "after": report.scores_cell(change.after, change.runs),
+            "pairs": report.count_cell(len(change.pairs) or 1),
+            "before": report.scores_cell(change.before, measured),
+            "after": report.scores_cell(change.after, measured),
             "change, points": report.difference_cell(change.difference, change.runs, change.comparison, "before"),
-            "unchanged (sha256)": report.text_cell(""),
+            "unchanged (sha256)": report.text_cell(change.proof),
         }
-        for change in changes(runs)
-    ]
-    proven = [
-        {
-            "method": report.line_cell(runs, Line(proof.row)),
-            "learned first": report.text_cell(_tasks([first for first, _ in proof.pairs])),
-            "then": report.text_cell(_tasks([then for _, then in proof.pairs])),
-            "pairs": report.count_cell(len(proof.pairs)),
-            "before": Cell(report.MISSING),
-            "after": Cell(report.MISSING),
-            "change, points": report.difference_cell(0.0, proof.runs),
-            "unchanged (sha256)": report.text_cell(proof.text),
-        }
-        for proof in proofs(runs)
-    ]
+        rows.append(row)
     marks = report.marks_note("the score before", [change for change in changes(runs) if change.comparison is not None])
-    return Table.of("forgetting", measured + proven, marks=marks)
-
-
-def _tasks(names: Iterable[str]) -> str:
-    names = sorted(set(names))
-    return names[0] if len(names) == 1 else f"{len(names)} tasks"
+    return Table.of("forgetting", rows, marks=marks)
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
@@ -275,17 +258,16 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class Adapter:
+class Adapter(NamedTuple):
     """An adapter of a fusion with a known score on the fusion's target: the target's adapter or a possible anchor."""
 
     task: str
     run: str
+    steps: int | None
     dev: float
     """Its score on the target's validation rows."""
     value: float | None
     """Its score on the target's test rows; None if unknown."""
-    steps: int | None
     own: bool
     """Whether it was trained on the target. Other adapters' predictions on the target are not kept."""
 
@@ -301,22 +283,14 @@ class FusionGain:
     """Scores before the first step; None if the start was not scored."""
     best: list[Adapter | None]
     """The best of the fusion's adapters with a known score on the target; None if there is none."""
+    over_start: float | None
+    """Mean gain over the known ``starts``."""
+    over_best: float | None
+    """Mean gain over the known scores of the ``best``."""
     steps_added: float
     """Optimiser steps of the fusion itself, without those of its adapters; mean over seeds."""
     comparison: Comparison | None = None
     """Test against the best adapters; None unless their predictions are kept."""
-
-    @property
-    def over_start(self) -> float | None:
-        return self._over(self.starts)
-
-    @property
-    def over_best(self) -> float | None:
-        return self._over(adapter.value if adapter else None for adapter in self.best)
-
-    def _over(self, scores: Iterable[float | None]) -> float | None:
-        pairs = zip(self.group, scores, strict=True)
-        return mean_of(scored.value - score for scored, score in pairs if score is not None)
 
 
 @cache
@@ -327,20 +301,39 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         if runs.study.row(line.row).kind.takes != "fusion":
             continue
         records = [scored.record for scored in group]
-        curves = [runs.curve(record.run) for record in records]
-        starts = [
-            next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
-            for one, curve in zip(group, curves, strict=True)
-        ]
+        starts = [_start(runs, scored) for scored in group]
         # Ties go to the target's adapter.
         best = [max(_adapters(runs, one), key=lambda each: (each.dev, each.own), default=None) for one in records]
-        gains.append(FusionGain(line, target, group, starts, best, statistics.mean(map(runs.steps, records))))
+        gained = _gain(group, starts), _gain(group, [adapter and adapter.value for adapter in best])
+        gains.append(FusionGain(line, target, group, starts, best, *gained, statistics.mean(map(runs.steps, records))))
         # None of other tasks' adapters kept its predictions on the target.
-        own = [adapter.run if adapter is not None and adapter.own else None for adapter in best]
+        own = (adapter.run if adapter is not None and adapter.own else None for adapter in best)
         pairs = [(record.run, adapter) for record, adapter in zip(records, own, strict=True)]
         tests[line, target] = runs.difference_of_pairs(pairs, target)
     verdicts = report.judge(tests, runs.study.looks)
     return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
+
+
+def _start(runs: StudyRuns, scored: Scored) -> float | None:
+    """The score of a fusion before its first step; None if it was not scored."""
+    curve = runs.curve(scored.record.run)
+    return next(iter(curve["dev"][curve["epoch"] == 0]), None) if scored.score.test is None else scored.score.start
+
+
+def _gain(group: Sequence[Scored], scores: Sequence[float | None]) -> float | None:
+    pairs = zip(group, scores, strict=True)
+    return mean_of(scored.value - score for scored, score in pairs if score is not None)
+
+
+def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
+    for source in fusion.sources:
+        record, candidate = runs.ledger.find(source.run), fusion.anchor_candidates.get(source.task)
+        steps = runs.steps(record) if record is not None else None
+        if source.task == fusion.task and record is not None:
+            yield Adapter(source.task, source.run, steps, record.dev, record.own.value, own=True)
+        elif candidate is not None:
+            value = candidate if fusion.own.test is None else fusion.anchor_scores.get(source.task)
+            yield Adapter(source.task, source.run, steps, candidate, value, own=False)
 
 
 _OWN = {
@@ -366,17 +359,6 @@ def _beginning(record: RunRecord) -> str:
         case _:
             began = "mean of all"
     return began if recipe.fusion.head_start else f"{began}, new head"
-
-
-def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
-    for source in fusion.sources:
-        record = runs.ledger.find(source.run)
-        steps = runs.steps(record) if record is not None else None
-        if source.task == fusion.task and record is not None:
-            yield Adapter(source.task, source.run, record.dev, record.own.value, steps, own=True)
-        elif (dev := fusion.anchor_candidates.get(source.task)) is not None:
-            value = dev if fusion.own.test is None else fusion.anchor_scores.get(source.task)
-            yield Adapter(source.task, source.run, dev, value, steps, own=False)
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
@@ -410,16 +392,16 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
 def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
     """The gain from training over the best adapter and over the start, in a clause per fusion row with known gains."""
     gains = fusion_gains(runs)
-    lines = {line: [gain for gain in gains if gain.line == line] for line in dict.fromkeys(gain.line for gain in gains)}
-    best = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_best is not None])}
+    best, starts = ([g for g in gains if g.over_best is not None], [g for g in gains if g.over_start is not None])
     if best:
-        clauses = "; ".join(f"{runs.title(line)} {_over_best(own, runs.study)}" for line, own in best.items())
-        steps = report.count(max(gain.steps_added for own in best.values() for gain in own))
-        yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {clauses}."
-    starts = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_start is not None])}
+        clauses = (
+            f"{runs.title(line)} {_over_best([*own], runs.study)}" for line, own in groupby(best, attrgetter("line"))
+        )
+        steps = report.count(max(gain.steps_added for gain in best))
+        yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {'; '.join(clauses)}."
     if starts:
-        clauses = "; ".join(f"{runs.title(line)} {_over_start(own)}" for line, own in starts.items())
-        yield f"What training added to the start of a fusion: {clauses}."
+        clauses = (f"{runs.title(line)} {_over_start([*own])}" for line, own in groupby(starts, attrgetter("line")))
+        yield f"What training added to the start of a fusion: {'; '.join(clauses)}."
 
 
 def _over_best(gains: Sequence[FusionGain], study: Study) -> str:

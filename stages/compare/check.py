@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.data.tasks import Task
 from pipeline.methods.registry import FORMS, METHODS
 from pipeline.records.studies import Entry
-from pipeline.reporting.published.values import published_mistakes
+from pipeline.reporting.published import published_mistakes
 from pipeline.runs.build import same_head, why_not_continued
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun

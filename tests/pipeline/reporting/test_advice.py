@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.records.store import SourceRun
 from pipeline.records.studies import Line
-from pipeline.reporting.advice import advice, advice_sentences, cautions
+from pipeline.reporting.notes import advice, advice_sentences, cautions
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.paired import paired_difference

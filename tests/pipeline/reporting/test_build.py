@@ -16,7 +16,7 @@ from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.figures.models import scatters
 from pipeline.reporting.figures.scores import forest, forgetting_map, learning_curves, pareto
 from pipeline.reporting.notes import notes
-from pipeline.reporting.published.values import published_mistakes, published_values
+from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.scores import low_resource_sentences

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.records.run_record import Reading, RunRecord, TaskScore
-from pipeline.reporting.published.tables import published_tables
+from pipeline.reporting.published import published_tables
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.transfer import cross_task_table
 from tests.pipeline.reporting.synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of

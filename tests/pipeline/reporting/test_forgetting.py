@@ -25,7 +25,7 @@ def test_sequential_tuning_is_measured_before_and_after(runs: StudyRuns) -> None
 def test_adapters_and_fusion_change_nothing_and_the_hashes_say_so(runs: StudyRuns) -> None:
     found = {proof.row: proof for proof in proofs(runs)}
     assert list(found) == ["adapter", "fusion"]
-    assert (found["adapter"].text, found["fusion"].text) == (
+    assert (found["adapter"].proof, found["fusion"].proof) == (
         f"backbone {BACKBONE[:12]}", f"backbone {BACKBONE[:12]}, 3 adapters",
     )  # fmt: skip
     # A source that is no target has an adapter only where a fusion reads it.

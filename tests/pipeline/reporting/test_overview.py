@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reporting.page import write_overview
+from pipeline.reporting.build import write_overview
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, plain, sample_report
 
 

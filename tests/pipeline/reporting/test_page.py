@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from pipeline.reporting.page import write_page
+from pipeline.reporting.build import write_page
 from pipeline.reporting.report import Report
 from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, sample_report
 

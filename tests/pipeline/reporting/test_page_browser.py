@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.reporting.page import write_page
+from pipeline.reporting.build import write_page
 from tests.pipeline.reporting.page_samples import HOSTILE, hostile, plain, sample_report
 
 if TYPE_CHECKING:

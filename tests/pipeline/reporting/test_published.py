@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 
 from pipeline.data.tasks import built_in_tasks
-from pipeline.reporting.published.tables import differences
-from pipeline.reporting.published.values import (
+from pipeline.reporting.published import (
     absent_rows,
     all_settings,
+    differences,
     published_epochs,
     settings_of,
     statistic_of,
