@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from pipeline.cli import options
-from pipeline.cli.printing import print_evaluation, print_explanation, print_filled, print_result
+from pipeline.cli.printing import print_evaluation, print_explanation, print_filled
 from pipeline.data.labels import EnsembleRule
 from pipeline.data.tables import STANDARD, check_output, read_input
 from pipeline.data.tasks import find_task
@@ -79,11 +79,7 @@ def predict(
         raw=raw,
     )
     if not to_stdout:
-        lines = [
-            f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {output}"
-            for task in table.tasks
-        ]
-        print_result(lines, table.summary(), json)
+        print_filled("predict", table.summary(), json, table=table)
     for task in table.tasks:
         if task.blank:
             notice(f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}")

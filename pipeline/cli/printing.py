@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # they load pandas, or are not needed at once
 
     from pipeline.records.run_record import RunRecord
     from pipeline.runs.scoring import ProbeScore
-    from stages.compare.compare import DryRun
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.runs import ListedRun, RunDescription
@@ -180,19 +179,6 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def print_plan(plan: DryRun, as_json: bool) -> None:
-    """Print a table of a study's rows, and how the time was estimated."""
-    table = [("", "runs", "done", "to do", "time")]
-    for title, runs, done, left in (*plan.rows, plan.total):
-        table.append((title, str(runs), str(done), str(runs - done), str(left) if runs > done else "-"))
-    width = max(len(line[0]) for line in table)
-    lines = [f"study {plan.study.name}: targets {', '.join(plan.study.targets)}"]
-    lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
-    if plan.total.runs > plan.total.done:
-        lines.append(f"time: from {plan.learned_from} finished runs on the same backbone; unknown if there are none")
-    print_result(lines, plan.summary(), as_json)
 
 
 def _setting(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Group, Parameter
 
 from pipeline.cli import options
-from pipeline.cli.printing import print_lines, print_plan, print_result, print_run
+from pipeline.cli.printing import print_filled, print_lines, print_result, print_run
 from pipeline.settings.parts import EXPERTS, MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
 from pipeline.settings.study import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG, PipelineError
@@ -188,16 +188,7 @@ def pretrain(
 
     workspace = places.workspace(running)
     made = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
-    pretrained = made.record
-    accuracy = pretrained.masked_accuracy
-    lines = [
-        f"pretrain {', '.join(pretrained.rows)}: masked-token accuracy {accuracy.after:.1%}, before"
-        f" {accuracy.before:.1%} (epoch {pretrained.best_epoch}), {pretrained.seconds:.0f} s",
-        f"saved in {output}: use it with --backbone {output}",
-    ]
-    if not made.is_new:
-        lines.append("It was finished before: nothing was computed. Delete the folder to train it again")
-    print_result(lines, pretrained.summary(), running.json)
+    print_filled("pretrain", made.record.summary(), running.json, made=made, output=output)
 
 
 def demo(*, output: Path = Path("demo"), seed: options.Seed = 0) -> int:
@@ -299,7 +290,8 @@ def compare(
     workspace = places.workspace(running)
     executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)
     if dry_run:
-        print_plan(stage.dry_run(chosen, workspace), running.json)
+        plan = stage.dry_run(chosen, workspace)
+        print_filled("plan", plan.summary(), running.json, plan=plan)
         return 0
     result, folder = stage.compare(chosen, workspace, keep_weights=keep_weights, executor=executor)
     if not is_main_process():

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.cli.printing import print_plan
+from pipeline.cli.printing import print_filled
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.records.studies import StudyResult
 from pipeline.runs.build import restore_run
@@ -125,7 +125,7 @@ def test_a_dry_run_trains_and_writes_nothing_and_owns_that_it_cannot_tell_the_ti
 ) -> None:
     planned = dry_run(study(methods=["full", "adapter", "fusion"], targets=["films", "meals"]), workspace)
     assert planned.summary() == {"study": "small", "runs": 6, "done": 0, "to_do": 6, "seconds": None}
-    print_plan(planned, as_json=False)
+    print_filled("plan", planned.summary(), False, plan=planned)
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert [line.split()[:4] for line in lines if line.startswith("  adapter")] == [["adapter", "2", "0", "2"]]
