@@ -12,7 +12,7 @@ from pipeline.system.errors import PipelineError
 
 MOST_WORDS = 64
 """Words that are masked one by one, in one batch."""
-SCORE = "score"
+_SCORE = "score"
 """The label of the only number of a task of scores."""
 Transform = Literal["softmax", "sigmoid", "none"]
 
@@ -103,7 +103,7 @@ def listed(predicted: Predicted, transform: Transform = "softmax", top_k: int | 
         transform: softmax: probabilities, or the score; none: the head's outputs; sigmoid: of each output. If a head
             gives one output for two classes, the second class gets it and the first its negative.
     """
-    numbers = dict(predicted.probabilities) if predicted.score is None else {SCORE: predicted.score}
+    numbers = dict(predicted.probabilities) if predicted.score is None else {_SCORE: predicted.score}
     if transform != "softmax":
         outputs = predicted.outputs
         if len(outputs) < len(numbers):

@@ -161,7 +161,7 @@ def check_place(folder: Path) -> None:
             raise PipelineError(f"--output {folder}: this is a file: name a folder")
         earlier = list[str]()
         with suppress(PipelineError):  # missing, or not written by an export
-            earlier = files_in(read_json(folder / TASK_FILE, ""))
+            earlier = _files_in(read_json(folder / TASK_FILE, ""))
         if (other := next((name for name in names_in(folder) if name not in earlier), None)) is not None:
             raise PipelineError(
                 f"--output {folder}: holds {shortened(other)}, which no export wrote and a new one would delete: name a"
@@ -177,7 +177,7 @@ def names_in(folder: Path) -> Iterator[str]:
             yield name.as_posix()
 
 
-def files_in(described: object) -> list[str]:
+def _files_in(described: object) -> list[str]:
     """The file names that an export listed in its :data:`TASK_FILE`; empty if ``described`` is not such a file's."""
     files = described.get("files") if isinstance(described, dict) else None
     return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
@@ -224,6 +224,6 @@ def _earlier_files(name: str) -> list[str]:
     )
     try:
         hf_raise_for_status(answer)
-        return files_in(json.loads(answer.content))
+        return _files_in(json.loads(answer.content))
     except (EntryNotFoundError, ValueError):  # missing, or not written by an export
         return []

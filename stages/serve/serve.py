@@ -46,7 +46,7 @@ from stages.serve.service import (
 )
 from stages.serve.shelf import StoreShelf
 
-PAGE = Path(__file__).parent / "page.html"
+_PAGE = Path(__file__).parent / "page.html"
 _STOP_SECONDS = 60
 _IDLE_SECONDS = 75
 """Idle connections stay open longer than proxies keep theirs (usually 60 s); otherwise a proxy would sometimes meet a
@@ -264,7 +264,7 @@ class _Counted:
 
 def read_page() -> tuple[str, str]:
     """The page to try the models, and a content security policy that allows only the page's script."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = _PAGE.read_text(encoding="utf-8")
     hashes = {}
     for tag in ("style", "script"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)

@@ -193,7 +193,7 @@ class Service:
 
     def read(self, model: ServedModel, inputs: Any, single_name: str = "inputs") -> tuple[list[Text], bool]:
         """The checked texts or pairs for the model, and whether the request holds just one, which has a name."""
-        texts, single = texts_of(inputs, model.is_pair)
+        texts, single = _texts_of(inputs, model.is_pair)
         if len(texts) > self.limits.max_batch:
             raise too_large(
                 f"inputs has {len(texts)} texts or pairs, more than {self.limits.max_batch}: send fewer at once"
@@ -202,7 +202,7 @@ class Service:
             names = [single_name if single else _where(number, single) for number in range(len(texts))]
             checked = list(map(model.check, texts, names))
         except PipelineError as error:
-            raise unfit(str(error)) from None
+            raise _unfit(str(error)) from None
         for number, text in enumerate(checked):
             longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
             if longest > self.limits.max_text:
@@ -255,7 +255,7 @@ class Service:
         model = await self.model(name)
         (text, *others), single = self.read(model, body.inputs, "the text")
         if others or not single:
-            raise unfit("inputs is a list: an explanation is of one text or pair")
+            raise _unfit("inputs is a list: an explanation is of one text or pair")
         explained, passes = await self._named(name, lambda name: self.shelf.explainer(name, text))
         # An explanation of more texts than the queue holds is computed when nothing else waits.
         (result,) = await self.compute(lambda _: [explained()], [text], min(passes, self.limits.max_queue))
@@ -270,7 +270,7 @@ def _stopping() -> Refused:
     return Refused(503, "unhealthy", "the server is stopping", {"connection": "close"})
 
 
-def unfit(message: str) -> Refused:
+def _unfit(message: str) -> Refused:
     """A 422 for a request that is understood but cannot be answered."""
     return Refused(422, "tokenizer", message)
 
@@ -286,15 +286,15 @@ def parse(body: type[Body], content: bytes) -> Body:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
-        raise unfit(f"the body is not JSON: {reason}") from None
+        raise _unfit(f"the body is not JSON: {reason}") from None
     if not isinstance(values, dict):
-        raise unfit(f'the body is {shortened(values)}: write an object, such as {{"inputs": "a text"}}')
+        raise _unfit(f'the body is {shortened(values)}: write an object, such as {{"inputs": "a text"}}')
     if body.model_config["extra"] == "ignore":
         values = _flattened(values)
     try:
         return body.model_validate(values)
     except ValidationError as error:
-        raise unfit(validation_problems(error)[0]) from None
+        raise _unfit(validation_problems(error)[0]) from None
 
 
 def _flattened(values: dict[str, Any]) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def _flattened(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if value is not None}
 
 
-def texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:
+def _texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:
     """The texts or pairs in ``inputs``, and whether there is only one, whose answer then is not in a list.
 
     Does not check their contents. A list without inner lists is one pair if the task reads pairs; any other list holds
@@ -318,9 +318,9 @@ def texts_of(inputs: Any, is_pair: bool) -> tuple[list[Any], bool]:
     if isinstance(inputs, dict) and "text" in inputs:
         return [_joined(inputs)], True
     if not isinstance(inputs, list):
-        raise unfit(f"inputs is {shortened(inputs)}: give a text, a list of texts, a pair or a list of pairs")
+        raise _unfit(f"inputs is {shortened(inputs)}: give a text, a list of texts, a pair or a list of pairs")
     if not inputs:
-        raise unfit("inputs is empty: give at least one text")
+        raise _unfit("inputs is empty: give at least one text")
     if is_pair and not any(isinstance(item, list | dict) for item in inputs):
         return [inputs], True
     items = [_joined(item) for item in inputs]

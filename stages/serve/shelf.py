@@ -17,7 +17,7 @@ from pipeline.system.streams import notice
 from stages.explain import TooLong, explain, passes_of
 from stages.serve.door import Limits, tasks_to_serve
 
-Key = tuple[str, str]
+_Key = tuple[str, str]
 """Run and digest, because a run that was trained again has different contents."""
 
 
@@ -80,7 +80,7 @@ class StoreShelf:
         self._named_default = next((f"{task}@{run}" if run else task for task, run in named.items()), None)
         self._most = most
         self._memory = OrderedDict({_key(base.artifact): ServedModel(base)})  # the least recently used first
-        self._failed = set[Key]()
+        self._failed = set[_Key]()
         self._listing = _Listing({}, {})
         self._told = set[str]()
         self.refresh()
@@ -235,7 +235,7 @@ class StoreShelf:
                 return best
         return None
 
-    def _used(self, key: Key) -> ServedModel | None:
+    def _used(self, key: _Key) -> ServedModel | None:
         """The model if it is in memory, which is now the most recently used."""
         with suppress(KeyError):
             self._memory.move_to_end(key)
@@ -263,5 +263,5 @@ class StoreShelf:
         return listing.best.get(name) or listing.runs.get(name)
 
 
-def _key(artifact: Artifact) -> Key:
+def _key(artifact: Artifact) -> _Key:
     return artifact.manifest.run, artifact.manifest.digest
