@@ -157,10 +157,9 @@ class _Pruning(Trainable[RunRecord]):
             "pruned_from": manifest.run,
             "files": {},
         }
-        names = manifest.recipe.form.names_of(sources)
         untrained = replace(self.data, train=self.data.train.iloc[:0], added={})
         seen = seen_rows({self.task.name: untrained}, [manifest.as_source], self.workspace)
-        return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names, seen)
+        return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, seen)
 
     def _record(self, model: TransferModel, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
         manifest, whole = artifact.manifest, self.workspace.ledger.find(self.fusion.manifest.run)

@@ -22,7 +22,7 @@ from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.cells import check_input
 from pipeline.data.labels import Prediction, names_in
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import Cut, TokenisedSplit, whole_lengths
+from pipeline.data.tokens import Cut, whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.registry import leaving_out, members_of
 from pipeline.models.tensors import lifted, round_for_good, share_equal
@@ -152,8 +152,7 @@ class Model:
                 raise PipelineError(f"without={without!r}: {self!r} mixes {mixed}: give one of several")
             leaving = leaving_out(self._model.backbone, self.adapters, without)
         with full_memory_explained(f"predict with {self!r}", "give a smaller batch_size"), leaving:
-            inputs = inputs_of(self._target, rows, cached=False)
-            (outputs,) = head_outputs(self._model, [self._target], inputs, batch_size, self._device)
+            (outputs,), _ = head_outputs(self._model, [self._target], rows, batch_size, self._device, cached=False)
         prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
         return list(_each(prediction.calibrated(self._target.temperature), outputs, self.classes))
 
@@ -337,40 +336,37 @@ def predictions_of(
         trained, tasks = [each.trained for each in targets], [each.task for each in targets]
         model = restore_together(trained, tasks, workspace, drop_layers)
     round_for_good(model, workspace.backbone.tensor_names, HALF.get(accelerator.mixed_precision))
-    inputs = inputs_of(first, rows)
-    outputs = head_outputs(accelerator.prepare(model), targets, inputs, batch_size, accelerator)
+    model = accelerator.prepare(model)
+    outputs, cut = head_outputs(model, targets, rows, batch_size, accelerator, cached=True)
     # the next pass builds another model
     accelerator.free_memory()
     each = zip(targets, outputs, strict=True)
     predictions = [objective_of(target.task, target.recipe).predict(own) for target, own in each]
-    return predictions, Cut(inputs[0].cut_rows, longest)
-
-
-def inputs_of(target: Target, rows: pd.DataFrame, *, cached: bool = True) -> list[TokenisedSplit]:
-    """Canonical rows as the model reads them, in both orders if it averages over the orders of a pair.
-
-    Unless ``cached``, the tokens are not saved to disk.
-    """
-    tokenizer = target.workspace.backbone.tokenizer
-    return splits_of(rows, target.recipe, tokenizer, target.recipe.pairs.average_orders, cached)
+    return predictions, Cut(cut, longest)
 
 
 def head_outputs(
     model: TransferModel | JointModel,
     targets: Sequence[Target],
-    inputs: list[TokenisedSplit],
+    rows: pd.DataFrame,
     batch_size: int,
     compute: Compute,
-) -> list[Tensor]:
-    """Each target's outputs (B, k) for B rows, computed by its restored ``model``, which is on the device already."""
-    outputs = mean_outputs(
-        model,
-        inputs,
-        batch_size=batch_size,
-        pad_token_id=targets[0].workspace.backbone.tokenizer.pad_token_id,
-        accelerator=compute,
-    )
-    return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
+    *,
+    cached: bool,
+) -> tuple[list[Tensor], int]:
+    """Each target's outputs (B, k) for B canonical rows, and how many of these are cut.
+
+    A model that averages over the orders of a pair reads both. Unless ``cached``, the tokens are not saved to disk.
+
+    Args:
+        model: restored for the targets, on the device already.
+    """
+    recipe, tokenizer = targets[0].recipe, targets[0].workspace.backbone.tokenizer
+    inputs = splits_of(rows, recipe, tokenizer, recipe.pairs.average_orders, cached)
+    pad = tokenizer.pad_token_id
+    outputs = mean_outputs(model, inputs, batch_size=batch_size, pad_token_id=pad, accelerator=compute)
+    widths = [outputs_of(target.recipe, target.task) for target in targets]
+    return list(outputs.split(widths, dim=-1)), inputs[0].cut_rows
 
 
 def _check_types(*arguments: tuple[str, object, type | tuple[type, ...], str]) -> None:

@@ -143,10 +143,9 @@ def save_artifact(
     store: Store,
     manifest: Manifest,
     model: TransferModel,
-    sources: Sequence[str] = (),
     seen: pd.DataFrame | None = None,
 ) -> Artifact:
-    """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
+    """Write an adapter, or a fusion over the adapters that ``manifest`` names as its sources, with its head.
 
     The parameters of ``model`` that require gradients count as trained. ``manifest`` comes without files; for ``seen``
     see :func:`seen_rows`.
@@ -159,7 +158,8 @@ def save_artifact(
 
     def write(folder: Path) -> None:
         if manifest.kind == "fusion":
-            save_fusion(model.backbone, sources, SavedModules(manifest.task, manifest.recipe, folder))
+            names = manifest.recipe.form.names_of(manifest.sources)
+            save_fusion(model.backbone, names, SavedModules(manifest.task, manifest.recipe, folder))
         else:
             METHODS[manifest.recipe.adapter.kind].save(model.backbone, manifest.task, folder)
         for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):

@@ -262,10 +262,9 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
     """``id``, ``label`` and ``group`` where known, ``prediction``, and ``probability_<its number>`` of classes."""
     table = rows.filter(["id", "label", "group"])
     table["prediction"] = prediction.values
-    if prediction.probabilities is not None:
-        for index in range(prediction.probabilities.shape[1]):
-            table[f"probability_{index}"] = prediction.probabilities[:, index]
-    return table
+    if prediction.probabilities is None:
+        return table
+    return table.join(pd.DataFrame(prediction.probabilities, index=table.index).add_prefix("probability_"))
 
 
 def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:

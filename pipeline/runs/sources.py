@@ -158,8 +158,12 @@ class Fusion:
         dropped_layers(self.recipe, recipes)
 
     def _verdicts(self) -> list[Verdict]:
-        adapters = [a for a in self.workspace.store.artifacts() if a.manifest.kind == "adapter"]
-        return [(adapter, self._why_not(adapter.manifest)) for adapter in adapters]
+        weights, verdicts = self.workspace.backbone.weights_hash, list[Verdict]()
+        for artifact in self.workspace.store.artifacts():
+            if (made := artifact.manifest).kind == "adapter":
+                why = why_recipe_not_fused(made.recipe, made.pair, self.encoding, self.recipe.adapter.kind)
+                verdicts.append((artifact, why_other_backbone(made, weights) or why))
+        return verdicts
 
     def _chosen(self, names: Sequence[SourceName], verdicts: Sequence[Verdict], seed: int) -> list[Artifact]:
         def preference(made: Manifest) -> tuple[Any, ...]:
@@ -181,24 +185,16 @@ class Fusion:
             )
 
     def request(self, chosen: Sequence[Artifact], *, seed: int, limit: int | None) -> RunRequest:
-        """The request to fuse ``chosen``; layers that they leave out get no fusion.
+        """The request to fuse ``chosen``, which all fit; layers that they leave out get no fusion.
 
         Raises:
-            PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
+            PipelineError: they leave out different layers.
         """
         if not self.recipe.form.fuses_own:
             chosen = [artifact for artifact in chosen if artifact.manifest.task != self.task.name]
-        for manifest in (artifact.manifest for artifact in chosen):
-            if why := self._why_not(manifest):
-                raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
         adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
         recipe = self.recipe.changed({"drop_layers": dropped_layers(self.recipe, adapters)})
         return RunRequest.single("fusion", self.task, recipe, seed, limit, adapters=tuple(chosen))
-
-    def _why_not(self, adapter: Manifest) -> str | None:
-        return why_other_backbone(adapter, self.workspace.backbone.weights_hash) or why_recipe_not_fused(
-            adapter.recipe, adapter.pair, self.encoding, self.recipe.adapter.kind
-        )
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
         command, kind = self._extract_command(name.task), self.recipe.adapter.kind

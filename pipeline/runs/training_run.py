@@ -459,5 +459,4 @@ class TrainingRun(Trainable[RunRecord]):
             # An adapter needs none of those that it may have been warm-started from.
             sources=tuple(sources) if self.kind.artifact == "fusion" else (),
         )
-        names = self.recipe.form.names_of(sources)
-        return save_artifact(self.workspace.store, manifest, model.of(task.name), names, seen)
+        return save_artifact(self.workspace.store, manifest, model.of(task.name), seen)

@@ -390,9 +390,8 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     """The parts of ``request`` by task name, in order; checked to fit one model.
 
     Raises:
-        PipelineError: a recipe does not fit its task. For joint training also: no task; a task named twice; recipes
-            that differ in shared settings or train what tasks cannot share; in several processes gradient surgery,
-            L2-SP of several tasks, or a task that trains nothing.
+        PipelineError: a recipe does not fit its task. For joint training also: recipes that differ in shared settings;
+            in several processes gradient surgery, L2-SP of several tasks, or a task that trains nothing.
     """
     joint = KINDS[request.kind].is_joint
     ordered = sorted(request.parts, key=lambda part: part.task.name)
@@ -406,18 +405,12 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
                 {"mixing": "simultaneous", "epoch_of": None, "gradient_surgery": "none", "split_layers": 0}
             )
             parts = [parts[0]._replace(recipe=inert)]
-        raise_all(request.kind, list(_joint_problems(parts)) if parts else ["no task to train on"])
+        raise_all(request.kind, list(_joint_problems(parts)))
     return {part.task.name: part for part in parts}
 
 
 def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
     names, recipes = [part.task.name for part in parts], [part.recipe for part in parts]
-    for name in sorted(set(names)):
-        if names.count(name) > 1:
-            yield f"task '{name}' is named more than once"
-    for trainable in sorted({recipe.trainable for recipe in recipes} - set(KINDS["multitask"].trains)):
-        allowed = ", ".join(f"'{name}'" for name in KINDS["multitask"].trains)
-        yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
     for counted in sorted({recipe.joint.epoch_of for recipe in recipes if recipe.joint.epoch_of is not None}):
         if counted not in names:
             yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"

@@ -20,7 +20,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.build import restore
 from pipeline.runs.kept_models import Target, target_of
-from pipeline.runs.model import head_outputs, inputs_of
+from pipeline.runs.model import head_outputs
 from pipeline.runs.outcome import seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json, write_text
@@ -296,7 +296,7 @@ def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
     rows = pd.DataFrame(texts, columns=columns, dtype=object)
     rows.insert(0, "id", [str(number) for number in range(len(rows))])
     device = OneDevice(torch.device("cpu"), None)
-    (outputs,) = head_outputs(trained.model, [target], inputs_of(target, rows, cached=False), 32, device)
+    (outputs,), _ = head_outputs(trained.model, [target], rows, 32, device, cached=False)
     prediction = objective_of(trained.task, trained.recipe).predict(outputs).calibrated(trained.temperature)
     answer = prediction.values if prediction.probabilities is None else prediction.probabilities
     return {"outputs": outputs.numpy(), trained.answer: answer}

@@ -167,12 +167,9 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(
 @pytest.mark.parametrize(
     ("tasks", "settings", "message"),
     [
-        ([], {}, "no task to train on"),
-        (["films", "films"], {}, "task 'films' is named more than once"),
         (TASKS, {"own": {"meals": {"epochs": 3}}}, r"epochs must be the same for all tasks \(films: 2, meals: 3"),
         (TASKS, {"own": {"meals": {"learning_rate": 1e-4}}}, "learning_rate must be the same"),
         (TASKS, {"own": {"meals": {"trainable": "adapter"}}}, "trainable must be the same for all tasks"),
-        (TASKS, {"trainable": "fusion"}, "cannot have trainable = 'fusion': use one of 'full',"),
         (TASKS, {"own": {"meals": {"mixing": "shuffled"}}}, "mixing must be the same"),
         (TASKS, {"mixing": "annealed", "gradient_surgery": "pcgrad"}, "with mixing = 'annealed' a step has one"),
         (TASKS, {"own": {"meals": {"head": "cosine", "encoding": "siamese"}}}, "compares two sentences"),

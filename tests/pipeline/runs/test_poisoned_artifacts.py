@@ -106,7 +106,7 @@ def make(
         backbone=backbone.name, backbone_weights=backbone.weights_hash,
         sources=tuple(SourceRun(task=each.task, run=each.run, digest=each.digest) for each in sources),
     )  # fmt: skip
-    return save_artifact(store, described, model, SOURCES if is_fusion else ()), model.eval()
+    return save_artifact(store, described, model), model.eval()
 
 
 def place(store: Store, backbone: Backbone) -> Workspace:

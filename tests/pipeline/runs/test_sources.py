@@ -218,9 +218,6 @@ def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspa
     assert (request.kind, part.task, request.seed, part.limit) == ("fusion", workspace.task("films"), 3, 7)
     assert request == fusion(workspace).request(tuple(listed), seed=3, limit=7)
     assert list(request.adapters) == listed
-    with pytest.raises(PipelineError) as raised:
-        fusion(workspace, FUSION.changed({"adapter": "pfeiffer"})).request(listed, seed=3, limit=7)
-    assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
 
 
 def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
         kind="adapter" if recipe.trainable == "adapter" else "fusion", meaning=task.meaning, metric=task.metric,
         backbone=backbone.name, backbone_weights=backbone.weights_hash, sources=tuple(sources),
     )  # fmt: skip
-    artifact = save_artifact(store, described, model, [each.manifest.task for each in adapters])
+    artifact = save_artifact(store, described, model)
     kind = artifact.manifest.kind
     model.requires_grad_(False).eval()
     return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, 1.0, artifact, tuple(adapters))
