@@ -1,8 +1,9 @@
-"""Many frozen adapters at once: those of one site as a few joined matrices instead of N small modules.
+"""Many adapters at once: joined, in parallel, probed, or merged into one.
 
-:class:`AdapterBank` serves fusion, and several tasks' adapters in one forward pass (AdapterHub's ``Parallel``). There
-the input is replicated at the first adapter, so all layers below it are computed once. From there on the batch holds N
-streams, the first adapter's rows first. With x (N, B T, d) the streams at a site, N adapters are two products::
+:class:`AdapterBank` has the frozen adapters of one site as a few joined matrices instead of N small modules. It serves
+fusion, and several tasks' adapters in one forward pass (AdapterHub's ``Parallel``). There the input is replicated at
+the first adapter, so all layers below it are computed once. From there on the batch holds N streams, the first
+adapter's rows first. With x (N, B T, d) the streams at a site, N adapters are two products::
 
     y_n = x_n + U_n f(D_n x_n + b_n) + c_n        baddbmm(c, f(baddbmm(b, x, D^T)), U^T) + x
 
@@ -13,6 +14,11 @@ site are ``a_n = f(D_n h + b_n)``. Here h is computed without any adapter: the s
 the layer's output. An adapter's output is linear in its units, so a linear probe finds as much in the units as in the
 output. This is an approximation: in the adapter's model, its lower sites change h. Only sites in the upper half of the
 layers are used: a head reads what they write.
+
+:func:`merge_into` merges the weights of several adapters into one, by their mean or by TIES. The adapters of a study
+that share a seed start from the same weights, whatever their tasks. So unit i of one matches unit i of another, and an
+adapter's difference from that start is its task's update: the *task vector* of Yadav et al. (2023), who subtract the
+pretrained model. Adapters of different seeds have their units in different orders, so their mean is meaningless.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +35,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.houlsby import BOTTLENECK
-from pipeline.methods.saved import SavedModules, adapter_parameters, init_adapters, read_into, sites_of
-from pipeline.models.layout import layers_of
+from pipeline.methods.saved import SavedModules, adapter_parameters, begin_as, init_adapters, sites_of
+from pipeline.models.layout import layers_of, module_parameter_names
 from pipeline.models.transfer_model import pool
+from pipeline.settings.parts import Merge
 
 # Matrix products on GPUs need rows aligned to 16 bytes.
 _ALIGNMENT = 8
@@ -195,7 +202,7 @@ class UnitReader:
                 BOTTLENECK.put_in(backbone, name, recipe, recipe.adapter.drop_layers)
                 modules[shape] = name, adapter_parameters(backbone, name)
             name, parameters = modules[shape]
-            read_into(parameters, backbone, name, adapter)
+            begin_as(backbone, name, adapter, parameters)
             for site, parts in joined:
                 if name in site.adapters:
                     down = site.adapters[name].adapter_down[0]
@@ -256,3 +263,45 @@ class _JoinedSite:
         hidden = hidden[:, :1] if of_first else hidden
         units: Tensor = self._module.non_linearity(nn.functional.linear(hidden, self._down, self._bias))
         return units
+
+
+def ties(vectors: Tensor, density: float) -> Tensor:
+    """Merge task vectors (N, P) into one (P) as in Yadav et al. (2023), algorithm 1, without its final scaling.
+
+    Trim: keep the share ``density`` of each vector's numbers, those of largest magnitude. Elect: take the sign of the
+    sum of the kept numbers. Disjoint mean: average the kept numbers of that sign; zero if there are none.
+    """
+    kept = max(1, round(density * vectors.shape[1]))
+    largest = vectors.abs().topk(kept, dim=1).indices
+    trimmed = torch.zeros_like(vectors).scatter(1, largest, vectors.gather(1, largest))
+    elected = trimmed.sum(0).sign()
+    agrees = (trimmed.sign() == elected) & (trimmed != 0)
+    return (trimmed * agrees).sum(0) / agrees.sum(0).clamp(min=1)
+
+
+def merge(adapters: Tensor, start: Tensor, settings: Merge) -> Tensor:
+    """Merge N adapters (N, P) that were all initialised to ``start`` (P) into one (P).
+
+    "mean" is Chronopoulou et al. (2023) with equal weights, AdapterHub's ``average_adapter``.
+    """
+    if settings.rule == "mean":
+        return adapters.mean(0)
+    return start + settings.scale * ties(adapters - start, settings.density)
+
+
+@torch.no_grad()
+def merge_into(backbone: PreTrainedModel, name: str, adapters: Sequence[SavedModules], settings: Merge) -> None:
+    """Merge saved adapters into AdapterHub's adapter ``name`` of the same shape, fresh in ``backbone``."""
+    added = module_parameter_names(backbone)
+    parameters: list[nn.Parameter] = [p for key, p in backbone.named_parameters() if key in added]
+
+    def vector() -> Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in parameters])
+
+    start, trained = vector(), []
+    for adapter in adapters:
+        begin_as(backbone, name, adapter)
+        trained.append(vector())
+    merged = merge(torch.stack(trained), start, settings)
+    for parameter, part in zip(parameters, merged.split([p.numel() for p in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))

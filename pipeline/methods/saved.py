@@ -111,9 +111,20 @@ def init_adapters(backbone: PreTrainedModel) -> None:
             module.bias = None
 
 
-def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Load a saved adapter into AdapterHub's adapter ``name`` of the same shape, in the saved one's layers."""
-    read_into(adapter_parameters(backbone, name), backbone, name, saved)
+def begin_as(
+    backbone: PreTrainedModel, name: str, saved: SavedModules, known: Mapping[tuple[str, str], Tensor] | None = None
+) -> None:
+    """Load a saved adapter into AdapterHub's adapter ``name`` of the same shape, in the saved one's layers.
+
+    ``known`` are its :func:`adapter_parameters`, which are slow to find, if they are known.
+    """
+    parameters = adapter_parameters(backbone, name) if known is None else known
+    dropped = sorted(saved.recipe.adapter.drop_layers)
+    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": dropped}
+    check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
+    named = {f"{before}{saved.task}{after}": tensor for (before, after), tensor in parameters.items()}
+    trained = kept_indices(backbone, dropped)
+    fill(named, read_tensors(saved.folder / ADAPTER_FILE, in_layers(named, trained), saved.remedy))
 
 
 def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, str], Tensor]:
@@ -122,18 +133,6 @@ def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, 
     mark = re.compile(rf"(.*\.(?:{'|'.join(sorted(places))})\.){re.escape(name)}(\..*)")
     matches = ((mark.fullmatch(key), tensor) for key, tensor in backbone.named_parameters())
     return {(match[1], match[2]): tensor for match, tensor in matches if match is not None}
-
-
-def read_into(
-    parameters: Mapping[tuple[str, str], Tensor], backbone: PreTrainedModel, name: str, saved: SavedModules
-) -> None:
-    """:func:`begin_as` with known :func:`adapter_parameters`, which are slow to find."""
-    dropped = sorted(saved.recipe.adapter.drop_layers)
-    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": dropped}
-    check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
-    named = {f"{before}{saved.task}{after}": tensor for (before, after), tensor in parameters.items()}
-    trained = kept_indices(backbone, dropped)
-    fill(named, read_tensors(saved.folder / ADAPTER_FILE, in_layers(named, trained), saved.remedy))
 
 
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:

@@ -325,10 +325,7 @@ def build_head(
     """
     if kind == "cosine":
         return CosineHead(vector_dropout, tuned_threshold)
-    of_pairs: dict[str, tuple[Features, int]] = {
-        "difference": (pair_features, 3 * width),
-        "comparison": (compared, 4 * width + 1),
-    }
+    of_pairs = {"difference": (pair_features, 3 * width), "comparison": (compared, 4 * width + 1)}
     features, inputs = of_pairs.get(kind.removesuffix("-mlp"), (joined, vectors * width))
     hidden = width if kind.endswith("mlp") else 0
     return Head(features, inputs, outputs, dropout, vector_dropout, hidden, tuned_threshold)

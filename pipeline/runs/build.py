@@ -9,10 +9,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task, described
-from pipeline.methods.bank import parallel_adapters
+from pipeline.methods.bank import merge_into, parallel_adapters
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
-from pipeline.methods.merging import merge_into
 from pipeline.methods.registry import (
     FORMS,
     add_fusion,

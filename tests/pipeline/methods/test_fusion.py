@@ -9,7 +9,7 @@ import torch
 from adapters.composition import Stack
 from torch import Tensor
 
-from pipeline.methods.merging import merge, merge_into, ties
+from pipeline.methods.bank import merge, merge_into, ties
 from pipeline.methods.registry import FORMS, METHODS, add_fusion, add_modules, load_fusion, save_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.data.tasks import find_task
-from pipeline.methods.merging import ties
+from pipeline.methods.bank import ties
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
