@@ -8,9 +8,8 @@ from torch import Tensor
 
 from pipeline.data.batches import Batch, Piece, collate, inputs_of
 from pipeline.runs.training_run import TrainingRun
-from pipeline.training.objectives import class_divergence, objective_of
+from pipeline.training.objectives import Regularised, class_divergence, objective_of
 from pipeline.training.terms import terms_of
-from pipeline.training.terms.term import Regularised
 
 from .backbones import MINILM, NANO, backbone_folder
 from .flops import flop_of

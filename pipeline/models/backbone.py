@@ -185,14 +185,20 @@ def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreT
     return model, all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
 
 
-def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
-    if hidden is None:
-        return
-    for name, module in list(encoder.named_modules()):
-        if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
-            module.p = hidden
-        elif hasattr(module, "out_drop"):  # ModernBERT has no dropout module here if its configuration sets none
-            module.out_drop = torch.nn.Dropout(hidden)
+def configuration(name: str) -> PretrainedConfig:
+    """The configuration of a backbone, after checks that its family is supported and that loading it runs no code."""
+    described: dict[str, Any] = _read_pretrained(name, _CONFIGURATION, _DESCRIPTION)
+    _check_runs_no_code(name, described)
+    # Check before a class of transformers sees it: for some model types they load other repositories, and trust them.
+    family = described.get("model_type")
+    if not isinstance(family, str):
+        raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is not a name")
+    if family not in _POSITION_OFFSET:
+        families = ", ".join(_POSITION_OFFSET)
+        raise refused(name, f"model type {shortened(family)} is not supported; use one of {families}")
+    config: PretrainedConfig = _read_pretrained(name, _CONFIGURATION, AutoConfig)
+    _check_config(name, config)
+    return config
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -226,6 +232,16 @@ def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapp
     if changed := [name for name in adapters if after[name] != adapters[name]]:
         raise RuntimeError(f"frozen adapters changed during training: {', '.join(changed)}: this is a bug")
     return hashes | after
+
+
+def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
+    if hidden is None:
+        return
+    for name, module in list(encoder.named_modules()):
+        if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
+            module.p = hidden
+        elif hasattr(module, "out_drop"):  # ModernBERT has no dropout module here if its configuration sets none
+            module.out_drop = torch.nn.Dropout(hidden)
 
 
 def _read(name: str, auto_class: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -282,22 +298,6 @@ def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None
         raise refused(name, f"{problem}: {_OTHER_CONFIG}") from error
     if not is_finite(states):
         raise refused(name, f"its hidden states are NaN or infinite: {_OTHER_CONFIG}")
-
-
-def configuration(name: str) -> PretrainedConfig:
-    """The configuration of a backbone, after checks that its family is supported and that loading it runs no code."""
-    described: dict[str, Any] = _read_pretrained(name, _CONFIGURATION, _DESCRIPTION)
-    _check_runs_no_code(name, described)
-    # Check before a class of transformers sees it: for some model types they load other repositories, and trust them.
-    family = described.get("model_type")
-    if not isinstance(family, str):
-        raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is not a name")
-    if family not in _POSITION_OFFSET:
-        families = ", ".join(_POSITION_OFFSET)
-        raise refused(name, f"model type {shortened(family)} is not supported; use one of {families}")
-    config: PretrainedConfig = _read_pretrained(name, _CONFIGURATION, AutoConfig)
-    _check_config(name, config)
-    return config
 
 
 def _read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:

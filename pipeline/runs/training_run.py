@@ -52,11 +52,10 @@ from pipeline.training.devices import (
     make_accelerator,
 )
 from pipeline.training.fit import Loss, Penalty, TrainingData, fit
-from pipeline.training.objectives import balanced_weights, objective_of
+from pipeline.training.objectives import Regularised, Term, balanced_weights, objective_of
 from pipeline.training.progress import Companion, Progress, tracking
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, terms_of
-from pipeline.training.terms.term import Regularised, Term
 
 TRAIN_ROWS = 1000
 """Maximum number of training rows of a task that are scored."""

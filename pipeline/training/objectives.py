@@ -1,21 +1,21 @@
-"""A model's outputs: for a whole split, from outputs and labels to a loss, and from outputs to predictions.
+"""A model's outputs: for a whole split, from outputs and labels to a loss and its terms, and to predictions.
 
 Loss and prediction are defined together, in an :class:`Objective`, because they must agree on the scale of the outputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
+from pipeline.data.batches import Batch, Piece, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.labels import Prediction, as_sets
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
@@ -23,6 +23,7 @@ from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import OneDevice
+from pipeline.training.progress import Companion
 
 # Rows of a siamese split whose sentence vectors are in memory at a time: 200 MB with 768 dimensions.
 BLOCK_ROWS = 32_768
@@ -33,6 +34,8 @@ Compute: TypeAlias = Accelerator | OneDevice
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
+Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
+"""``forward(model, piece)``: the outputs (B, k) of a model, or of its stand-in, for a piece's rows."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,31 @@ def label_divergence(one: Tensor, other: Tensor) -> Tensor:
 def squared_error(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
     """The divergence of scores and cosines, with the ``weight`` that the squared error has in the loss."""
     return weight * (one - other).square().sum(dim=-1).mean()
+
+
+class Term(Companion, Protocol):
+    """A term that a recipe adds to the loss (:mod:`pipeline.training.terms`), with its weight in it.
+
+    It is a companion of training, so it may keep a state.
+    """
+
+    passes: int  # what it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass
+
+    def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
+        """The mean over the piece's rows, whose ``outputs`` (B, k) the model has just computed."""
+
+
+@dataclass(frozen=True)
+class Regularised:
+    """The training run that terms are added to."""
+
+    recipe: Recipe
+    model: nn.Module  # unwrapped, with the weights that training starts from
+    forward: Forward  # as the loss runs the model
+    divergence: Callable[[str], Divergence]  # of a task, by the name that pieces give it
+    encoders: Callable[[str], Sequence[nn.Module]]  # one or two encoders of a task's inputs
+    pretrained: Collection[str] | None = None  # names of the pretrained parameters in an encoder; None: all
+    without_decay: Collection[str] = ()  # names of parameters whose neutral value is not zero
 
 
 def mean_outputs(

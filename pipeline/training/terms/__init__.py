@@ -2,11 +2,11 @@
 
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
+from pipeline.training.objectives import Regularised, Term
 from pipeline.training.terms.contrastive import Contrastive
 from pipeline.training.terms.l2_sp import L2SP
 from pipeline.training.terms.proximal import Proximal
 from pipeline.training.terms.smart import Smoothness
-from pipeline.training.terms.term import Regularised, Term
 
 OF_OUTPUTS: dict[str, type[Contrastive | Smoothness | Proximal]] = {
     "contrastive": Contrastive,  # first: it reads the pass that the loss is made of

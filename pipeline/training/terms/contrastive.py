@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.models.transfer_model import Head
-from pipeline.training.terms.term import Regularised, Term
+from pipeline.training.objectives import Regularised, Term
 
 
 class Contrastive(Term):

@@ -10,9 +10,9 @@ matrices, which start as the identity, are exempt here too.
 import torch
 from torch import Tensor
 
+from pipeline.training.objectives import Regularised
 from pipeline.training.optim import is_pretrained
 from pipeline.training.progress import trainable
-from pipeline.training.terms.term import Regularised
 
 BETA = 0.01
 

@@ -15,8 +15,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from pipeline.data.batches import Piece
 from pipeline.models.transfer_model import is_threshold
+from pipeline.training.objectives import Regularised, Term
 from pipeline.training.progress import trainable
-from pipeline.training.terms.term import Regularised, Term
 
 EARLY, LATE, EARLY_SHARE = 0.99, 0.999, 0.1
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.parts import SmartDirection
-from pipeline.training.terms.term import Regularised, Term
+from pipeline.training.objectives import Regularised, Term
 
 NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 """sigma, eta and epsilon of the authors' code."""

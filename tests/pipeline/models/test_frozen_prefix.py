@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from pipeline.data.batches import collate, inputs_of
@@ -54,6 +55,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def cache(model: TransferModel, split: TokenisedSplit, max_bytes: float = 1e9) -> PrefixCache:
+    AcceleratorState._reset_state()  # an earlier test may have chosen bf16
     return PrefixCache(
         model, split, max_bytes=max_bytes, batch_size=8, pad_token_id=0, accelerator=Accelerator(cpu=True)
     )

@@ -11,8 +11,8 @@ from pipeline.models.transfer_model import Head, joined
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
+from pipeline.training.objectives import Regularised
 from pipeline.training.terms.contrastive import Contrastive, contrastive
-from pipeline.training.terms.term import Regularised
 from tests.runs import single_run
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
+from pipeline.training.objectives import Regularised
 from pipeline.training.terms import extra_passes, terms_of
 from pipeline.training.terms.l2_sp import BETA, L2SP
-from pipeline.training.terms.term import Regularised
 from tests.pipeline.training import toy
 from tests.pipeline.training.toy import equal, weights
 

@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
-from pipeline.training.objectives import squared_error
+from pipeline.training.objectives import Regularised, squared_error
 from pipeline.training.progress import Progress
 from pipeline.training.terms.proximal import Proximal
-from pipeline.training.terms.term import Regularised
 from tests.pipeline.training import toy
 from tests.pipeline.training.toy import equal, make_model, weights
 

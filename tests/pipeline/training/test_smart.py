@@ -17,9 +17,8 @@ from pipeline.data.tasks import find_task
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.recipe import Recipe
-from pipeline.training.objectives import class_divergence, objective_of, squared_error
+from pipeline.training.objectives import Regularised, class_divergence, objective_of, squared_error
 from pipeline.training.terms.smart import Smoothness, perturbation, perturbed
-from pipeline.training.terms.term import Regularised
 from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -68,6 +69,8 @@ def train(
 ) -> Progress:
     """Fit with ``settings``: keys of a recipe and arguments of :func:`fit`. Default ``data``: the regression's."""
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
+    if accelerator is None:
+        AcceleratorState._reset_state()  # an earlier test may have chosen bf16
     values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
         model,
