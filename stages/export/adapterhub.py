@@ -63,17 +63,15 @@ def write(trained: Trained, folder: Path) -> Written:
     missing = why_no_stock_head(trained)
     if trained.artifact is None:
         layout: Layout = "full"
-        classifier = None if missing else as_classifier(trained)
-        if classifier is None:
+        model: Any = None if missing else as_classifier(trained)
+        if model is None:
             missing = missing or f"they have no head '{trained.recipe.head}' for this family of models"
             # The trained encoder without the changes that make it faster.
             encoder: Any = trained.model.backbone
             pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
-            model: Any = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
+            model = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
             model.load_state_dict(encoder.state_dict())
-            model.save_pretrained(folder)
-        else:
-            classifier.save_pretrained(folder)
+        model.save_pretrained(folder)
     else:
         model = (AutoModel if missing else AutoAdapterModel).from_pretrained(
             trained.backbone.name, use_safetensors=True

@@ -19,6 +19,8 @@ from stages.serve.door import Limits, tasks_to_serve
 
 _Key = tuple[str, str]
 """Run and digest, because a run that was trained again has different contents."""
+_LISTED = {"task", "run", "kind", "pair", "metric", "dev", "dev_interval"}
+"""What is said of a model as its manifest has it."""
 
 
 class ServedModel:
@@ -129,16 +131,10 @@ class StoreShelf:
         return [
             {
                 "name": name,
-                "task": artifact.manifest.task,
-                "run": artifact.manifest.run,
-                "kind": artifact.manifest.kind,
-                "pair": artifact.manifest.pair,
+                **artifact.manifest.model_dump(include=_LISTED),
                 "classes": artifact.manifest.meaning.get("classes") or [],
                 "several": artifact.manifest.meaning.get("kind") == "labels",
                 "range": artifact.manifest.meaning.get("range"),
-                "metric": artifact.manifest.metric,
-                "dev": artifact.manifest.dev,
-                "dev_interval": artifact.manifest.dev_interval,
                 "sources": [source.task for source in artifact.manifest.sources],
                 "best": _key(artifact) in best,
                 "loaded": _key(artifact) in self._memory,
