@@ -6,14 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import Full
 from typing import Any
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]
 """Computes one result per row; a result may be an exception."""
-
-
-class QueueFull(Exception):
-    """More rows are waiting than the queue holds."""
 
 
 class Closed(Exception):
@@ -68,7 +65,7 @@ class Batcher:
             passes: forward passes per row.
 
         Raises:
-            QueueFull: the queue has no room for the rows.
+            queue.Full: the queue has no room for the rows.
             Closed: :meth:`close` was called.
         """
         job = _Job(work, rows, len(rows) * passes)
@@ -76,7 +73,7 @@ class Batcher:
             if self._closed:
                 raise Closed
             if self.waiting + job.cost > self._max_queue:
-                raise QueueFull
+                raise Full
             self._jobs.append(job)
             self.waiting += job.cost
             self._changed.notify()
@@ -96,16 +93,14 @@ class Batcher:
     def _next(self) -> list[_Job]:
         """The requests of the next batch; empty when the queue is closed and empty."""
         with self._changed:
-            while not self._jobs:
-                if self._closed:
-                    return []
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            if not self._jobs:
+                return []
             oldest = self._jobs[0]
-            while not self._closed:
-                left = oldest.arrived + self._max_wait - time.monotonic()
-                if left <= 0 or sum(len(job.rows) for job in self._alike(oldest)) >= self._max_rows:
-                    break
-                self._changed.wait(left)
+            self._changed.wait_for(
+                lambda: self._closed or sum(len(job.rows) for job in self._alike(oldest)) >= self._max_rows,
+                oldest.arrived + self._max_wait - time.monotonic(),
+            )
             jobs, rows = [oldest], len(oldest.rows)
             for job in self._alike(oldest)[1:]:
                 if (rows := rows + len(job.rows)) > self._max_rows:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from queue import Full
 from typing import Annotated, Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pipeline.runs.model import Text
 from pipeline.system.errors import PipelineError, shortened, validation_problems
 from stages.explain import TooLong, Transform, listed
-from stages.serve.batching import Batcher, Closed, QueueFull
+from stages.serve.batching import Batcher, Closed
 from stages.serve.door import Limits
 from stages.serve.shelf import ServedModel, StoreShelf
 
@@ -217,7 +218,7 @@ class Service:
         """The results of ``work`` for the rows, computed in the models' thread with ``passes`` passes per row."""
         try:
             return await asyncio.wrap_future(self.batcher.submit(work, rows, passes))
-        except QueueFull:
+        except Full:
             raise Refused(
                 429,
                 "overloaded",
