@@ -1,4 +1,4 @@
-"""A file or folder stands under its name complete or not at all, whatever stops the writer."""
+"""A file or folder stands under its name complete or not at all, whatever stops the writer; a lock has one holder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,10 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.system import atomic
 from pipeline.system.atomic import (
     canonical_json,
     check_writable,
     clear_leftovers,
+    is_held,
+    locked,
     new_file,
     new_folder,
     write_json,
@@ -294,3 +299,61 @@ def test_canonical_json_is_equal_for_equal_values_and_only_for_them() -> None:
     assert len({canonical_json(value) for value in different}) == len(different)
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json({"a": math.inf})
+
+
+BUSY = PipelineError("busy")
+
+
+def test_a_held_lock_is_never_taken_from_its_holder_however_long_it_is_silent(tmp_path: Path) -> None:
+    """Nor because of what stands in its file: the file of another machine's lock once made a second holder."""
+    file = tmp_path / ".lock"
+    file.write_text("another machine")
+    with locked(file):
+        os.utime(file, (0, 0))
+        assert is_held(file)
+        with pytest.raises(PipelineError, match="busy"), locked(file, BUSY):
+            pytest.fail("two holders")
+    assert not is_held(file)
+
+
+ASKED_AGAIN_AND_AGAIN = """
+from pipeline.system.atomic import is_held
+print("begun", flush=True)
+while True:
+    is_held(ROOT)
+"""
+
+
+def test_who_only_asks_whether_a_lock_is_held_keeps_nobody_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "_ASKING_SECONDS", 5.0)  # the other process may be halted while it asks
+    file = tmp_path / ".lock"
+    file.touch()
+    with in_a_process(ASKED_AGAIN_AND_AGAIN, file) as process:
+        assert line_of(process) == "begun"
+        for _ in range(3000):
+            with locked(file, BUSY):
+                pass
+
+
+PROGRAM = """
+import os
+from pipeline.system import process
+
+process.set_up()
+print(os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "spin"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    ids=["default", "count", "policy"],
+)
+def test_threads_spin_for_a_moment_unless_the_user_says_otherwise(variables: dict[str, str], spin: str | None) -> None:
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=others | variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(spin)
