@@ -12,7 +12,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import mean_outputs, objective_of
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.prune import prune

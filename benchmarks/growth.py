@@ -6,7 +6,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 
 from .backbones import FOUR_OF_BERT_BASE, MINILM, NANO, Shape, backbone_folder
 from .report import Report

@@ -11,7 +11,7 @@ from pipeline.settings.parse_study import parse_study
 from pipeline.settings.study import Study
 from pipeline.system.atomic import sha256_text
 from stages.compare.compare import compare, dry_run
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 from stages.report import report
 from stages.runs import Runs
 

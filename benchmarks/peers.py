@@ -28,7 +28,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
 from pipeline.system import atomic
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.fuse import fuse

@@ -9,7 +9,7 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 
 from . import child
 from .backbones import NANO, backbone_folder

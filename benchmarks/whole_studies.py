@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.demo_tasks import write_tasks
+from stages.demo import write_tasks
 
 from .backbones import MINILM, NANO, backbone_folder
 from .setting import Setting

@@ -203,9 +203,8 @@ class EnsembleRun:
         seed: int,
         workspace: Workspace,
     ) -> None:
-        self.task, self.seed, self.workspace = task, seed, workspace
+        self.task, self.most, self.seed, self.workspace = task, most, seed, workspace
         self.members = {record.run: record for record in members}
-        self.most = most
         vote: EnsembleRule = "median" if task.kind == "score" else "mode"
         self.rule = vote if joined_by == "vote" else joined_by
 
@@ -252,7 +251,7 @@ class EnsembleRun:
         dev, test = (saved.score(task, joined.prediction, part) for part in (chooses, ~chooses))
         taken = [self.members[run] for run in joined.weights]
         first = next(iter(self.members.values()))
-        own = first.score(task.name)
+        own, trained = first.score(task.name), sum(each.cost.trainable_parameters for each in taken)
         counts = [each.parameters.model_dump() for each in taken]
         record = RunRecord(
             run=self.name,
@@ -274,12 +273,7 @@ class EnsembleRun:
                     **{key: getattr(own, key) for key in _OF_A_MEMBER},
                 )
             },
-            cost=Cost(
-                trainable_parameters=sum(each.cost.trainable_parameters for each in taken),
-                seconds=0.0,
-                examples_per_second=0.0,
-                peak_memory_mb=0.0,
-            ),
+            cost=Cost(trainable_parameters=trained, seconds=0.0, examples_per_second=0.0, peak_memory_mb=0.0),
             parameters=Parameters(**{part: sum(each[part] for each in counts) for part in Parameters.model_fields}),
             provenance=provenance(),
         )
@@ -342,9 +336,8 @@ def readable_predictions(
 
     On a tie, the rows of the runs that come first.
     """
-    tables: dict[str, pd.DataFrame] = {}
-    rows: dict[str, tuple[Any, ...]] = {}
-    problems: list[str] = []
+    tables, rows = dict[str, pd.DataFrame](), dict[str, tuple[Any, ...]]()
+    by_run, problems = dict[str, Prediction](), list[str]()
     for record in records:
         with noted(problems):
             table = tables[record.run] = _table_of(record.run, task, ledger)
@@ -352,22 +345,21 @@ def readable_predictions(
             same = table[["id", "label", "is_dev"]].itertuples(index=False, name=None)
             rows[record.run] = (marks.get("dev"), marks.get("test"), *same)
     usual = Counter(rows.values()).most_common(1)[0][0] if rows else ()
-    problems += [
-        f"{ledger.folder(run)}: its predictions are of other rows than those of most runs: leave it out, or"
-        f" {train_again(run)}"
-        for run in tables
-        if rows[run] != usual
-    ]
-    by_run = dict[str, Prediction]()
     for run, table in tables.items():
         if rows[run] == usual:
-            columns, values = _probabilities_of(task), table["prediction"].to_numpy()
+            probabilities, values = table.filter(regex=_PROBABILITIES), table["prediction"].to_numpy()
             values = values.astype(str) if are_sets(values) else values
-            by_run[run] = Prediction(values, table[columns].to_numpy() if columns else None)
+            by_run[run] = Prediction(values, probabilities.to_numpy() if task.classes else None)
+        else:
+            problem = "its predictions are of other rows than those of most runs: leave it out, or"
+            problems.append(f"{ledger.folder(run)}: {problem} {train_again(run)}")
     if not by_run:
         return None, problems
     first = tables[next(iter(by_run))]
     return SavedPredictions(first.filter(["id", "label", "group"]), first["is_dev"].to_numpy(), by_run), problems
+
+
+_PROBABILITIES = "^probability_"
 
 
 def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
@@ -377,16 +369,11 @@ def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
     if not marked:
         raise PipelineError(f"{ledger.folder(run)}: its predictions have no rows: {train_again(run)}")
     table = pd.concat(marked, ignore_index=True)
-    probabilities = table.filter(regex="^probability_")
+    probabilities = table.filter(regex=_PROBABILITIES)
     is_numeric = all(map(is_numeric_dtype, probabilities.dtypes)) and np.isfinite(probabilities.to_numpy(float)).all()
-    if [*probabilities] != _probabilities_of(task) or not is_numeric:
+    if [*probabilities] != [f"probability_{number}" for number in range(len(task.classes))] or not is_numeric:
         raise PipelineError(
             f"{ledger.folder(run)}: its probabilities are not those of the {len(task.classes)} classes of"
             f" '{task.name}': {train_again(run)}"
         )
     return table
-
-
-def _probabilities_of(task: Task) -> list[str]:
-    """The probability columns of the classes; none for a task of scores."""
-    return [f"probability_{number}" for number in range(len(task.classes))]

@@ -27,14 +27,16 @@ from pipeline.runs.outcome import overlap, seen_by
 from pipeline.runs.scoring import MOST_ROWS, Scoring, solved_probe
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
-from pipeline.stats.calibration import Surer, calibration_error, surer
 from pipeline.stats.metrics import (
     METRICS,
     ClassScore,
+    Surer,
     best_threshold_of_labels,
+    calibration_error,
     class_scores,
     confusion,
     score,
+    surer,
 )
 from pipeline.stats.paired import paired_difference, score_interval
 from pipeline.stats.probe import outputs_from_words

@@ -19,7 +19,7 @@ from pipeline.runs.kept_models import best_of, on_own_backbone
 from pipeline.runs.outcome import Made, Trainable, get_or_train, provenance, save_artifact, seen_rows
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
-from pipeline.stats.calibration import fit_temperature
+from pipeline.stats.metrics import fit_temperature
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import process_count
 from pipeline.training.devices import make_accelerator, peak_memory_mb, reset_peak_memory

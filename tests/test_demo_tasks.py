@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from stages import demo_tasks
-from stages.demo_tasks import OPINIONS, PRODUCTS, TASKS, WORDS
+from stages import demo as demo_tasks
+from stages.demo import OPINIONS, PRODUCTS, TASKS, WORDS
 
 NAMES = list(TASKS)
 SPLITS = ("train", "dev", "test")

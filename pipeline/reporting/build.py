@@ -24,9 +24,9 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, RunRecord
 from pipeline.records.studies import Line, StudyResult
 from pipeline.reporting import effort, notes, opponents, scores, transfer
+from pipeline.reporting.figures import Drawing, drawing_style, write
 from pipeline.reporting.figures import models as model_figures
 from pipeline.reporting.figures import scores as score_figures
-from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
 from pipeline.reporting.published import published_tables
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table, value_text
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
@@ -115,12 +115,8 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
 
 def write_figures(runs: StudyRuns, folder: Path) -> tuple[Figure, ...]:
     """Draw every figure that there are numbers for; the folder holds these and no others."""
-    figures = []
     with drawing_style(), new_folder(folder) as fresh:
-        for drawing in (drawing for draw in FIGURES for drawing in draw(runs)):
-            write(drawing, fresh)
-            figures.append(drawing.figure)
-    return tuple(figures)
+        return tuple(write(drawing, fresh) for draw in FIGURES for drawing in draw(runs))
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:
@@ -331,17 +327,14 @@ def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
 
     An image in a data URL cannot run scripts or load anything, whatever text it contains.
     """
-    svg = (folder / f"{figure.name}.svg").read_bytes()
-    numbers = folder / f"{figure.name}.csv"
+    svg, numbers = ((folder / f"{figure.name}.{suffix}").read_bytes() for suffix in ("svg", "csv"))
     box = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     return {
         "figure": figure,
         "image": f"data:image/svg+xml;base64,{_base64(svg)}",
         # The size keeps the layout still while the page loads. Matplotlib has 72 points per inch, CSS 96 pixels.
         "size": [round(float(length) * 4 / 3) for length in box.groups()] if box else None,
-        "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}"
-        if numbers.is_file() and numbers.stat().st_size <= _MOST_NUMBERS
-        else None,
+        "numbers": f"data:text/csv;base64,{_base64(numbers)}" if len(numbers) <= _MOST_NUMBERS else None,
     }
 
 

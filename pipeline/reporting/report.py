@@ -73,11 +73,10 @@ def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
     """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: only the first has units."""
     texts: list[str] = []
     for name, comparison in compared.items():
-        difference, interval = points(comparison.difference), interval_text(comparison, study)
+        interval, unit = interval_text(comparison, study), " points"
         if texts:
-            texts.append(f"{name} ({difference}, {interval.removeprefix(CONFIDENCE)})")
-        else:
-            texts.append(f"{name} ({difference} points, {interval})")
+            interval, unit = interval.removeprefix(CONFIDENCE), ""
+        texts.append(f"{name} ({points(comparison.difference)}{unit}, {interval})")
     return texts
 
 
@@ -95,10 +94,8 @@ def detectable_text(tests: Sequence[Comparison]) -> str:
     sizes = [test.detectable for test in tests if test.detectable]
     if not sizes:
         return ""
-    ends = dict.fromkeys(points(size, sign=False) for size in (min(sizes), max(sizes)))
-    return (
-        f"A true difference of {' to '.join(ends)} points would be found four times in five, a smaller one less often."
-    )
+    ends = " to ".join(dict.fromkeys(points(size, sign=False) for size in (min(sizes), max(sizes))))
+    return f"A true difference of {ends} points would be found four times in five, a smaller one less often."
 
 
 def value_text(value: Any, digits: int | None = None) -> str:
@@ -327,18 +324,18 @@ def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts:
     for target in targets:
         group, entries = runs.cell(line, target, rows), runs.entries(line, target, rows)
         there, whole = there + len(group), whole + len(entries)
-        details = [f"{len(group)} of {len(entries)} runs"] if len(entries) > 1 else []
+        values, test = [scored.value for scored in group], verdicts.get((place, target))
+        details = [] if test is None else [comparison_text(test, against)]
+        if len(entries) > 1:
+            details.append(f"{len(group)} of {len(entries)} runs")
         for entry in (entry for entry in entries if entry.error is not None):
             source = "" if entry.line == line else f"{entry.method} "
             details.append(f"{source}seed {entry.seed} failed: {entry.error}")
-        values, comparison = [scored.value for scored in group], verdicts.get((place, target))
-        if comparison is not None:
-            details.insert(0, comparison_text(comparison, against))
         cells[runs.column(target)] = Cell(
             score_text(values, len(entries)),
             mean_of(values),
             runs_of(group),
-            comparison.verdict if comparison else None,
+            test.verdict if test else None,
             "; ".join(details),
             warning="still rising" if runs.is_rising(group) else "",
         )
@@ -354,10 +351,9 @@ def score_cells(runs: StudyRuns, place: Place, targets: Sequence[str], verdicts:
 
 def with_best(rows: Sequence[dict[str, Cell]], columns: Sequence[str]) -> list[dict[str, Cell]]:
     """Mark the highest score in every column."""
-    highest: dict[str, float] = {}
+    highest = {}
     for name in columns if len(rows) > 1 else ():
-        scores = [score for row in rows if isinstance(score := row[name].sort, float)]
-        if scores:
+        if scores := [score for row in rows if isinstance(score := row[name].sort, float)]:
             highest[name] = max(scores)
     return [
         row | {name: replace(row[name], best=True) for name, score in highest.items() if row[name].sort == score}

@@ -178,9 +178,7 @@ class StudyRuns:
         trainer = self.trainer(scored)
         if trainer is None or trainer.cost.trainable_parameters == 0 or trainer.recipe.is_solved:
             return 0
-        if KINDS[trainer.kind].is_ensemble:
-            return 0
-        steps = steps_per_epoch(trainer)
+        steps = 0 if KINDS[trainer.kind].is_ensemble else steps_per_epoch(trainer)
         return trainer.recipe.epochs_of(steps) if steps else 0
 
     def mean(self, line: Line) -> float | None:

@@ -301,7 +301,11 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         if runs.study.row(line.row).kind.takes != "fusion":
             continue
         records = [scored.record for scored in group]
-        starts = [_start(runs, scored) for scored in group]
+        curves = [runs.curve(record.run) for record in records]
+        starts = [
+            next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
+            for one, curve in zip(group, curves, strict=True)
+        ]
         # Ties go to the target's adapter.
         best = [max(_adapters(runs, one), key=lambda each: (each.dev, each.own), default=None) for one in records]
         gained = _gain(group, starts), _gain(group, [adapter and adapter.value for adapter in best])
@@ -312,12 +316,6 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         tests[line, target] = runs.difference_of_pairs(pairs, target)
     verdicts = report.judge(tests, runs.study.looks)
     return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
-
-
-def _start(runs: StudyRuns, scored: Scored) -> float | None:
-    """The score of a fusion before its first step; None if it was not scored."""
-    curve = runs.curve(scored.record.run)
-    return next(iter(curve["dev"][curve["epoch"] == 0]), None) if scored.score.test is None else scored.score.start
 
 
 def _gain(group: Sequence[Scored], scores: Sequence[float | None]) -> float | None:
@@ -336,13 +334,7 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
             yield Adapter(source.task, source.run, steps, candidate, value, own=False)
 
 
-_OWN = {
-    "fresh": "new own adapter, ",
-    "warm": "warm-started own adapter, ",
-    "trained": "own adapter, ",
-    "frozen": "own adapter, ",
-    "none": "",
-}
+_OWN = {"fresh": "new own adapter, ", "warm": "warm-started own adapter, ", "none": ""}
 
 
 def _beginning(record: RunRecord) -> str:
@@ -353,7 +345,7 @@ def _beginning(record: RunRecord) -> str:
             own = recipe.gated.own
             gates = sum(own == "none" or source.task != record.task for source in record.sources)
             start = gates_text(record.gates) if record.gates else f"{recipe.gated.start_of(gates):.2g}"
-            began = f"{_OWN[own]}gates at {start}"
+            began = f"{_OWN.get(own, 'own adapter, ')}gates at {start}"
         case "anchored" if recipe.anchor.score and record.anchor is not None:
             began = record.anchor
         case _:

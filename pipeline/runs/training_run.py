@@ -38,7 +38,7 @@ from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, s
 from pipeline.runs.workspace import RunRequest, Workspace, first_of, resolve_parts
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
-from pipeline.stats.calibration import fit_temperature
+from pipeline.stats.metrics import fit_temperature
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pipeline.system.errors import PipelineError
-from stages import demo_tasks
+from stages import demo as demo_tasks
 from stages.demo import demo
 from stages.studies import find_study
 

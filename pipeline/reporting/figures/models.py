@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from pipeline.data.labels import METRICS_OF
 from pipeline.records.studies import Line
-from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, label_width, panels, short_number
+from pipeline.reporting.figures import SEQUENTIAL_MAP, Drawing, heat_map, label_width, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.settings.kinds import KINDS

@@ -11,8 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pipeline.records.studies import Line
-from pipeline.reporting.figures import drawing
-from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.figures import (
+    DIVERGING_MAP,
+    Drawing,
+    heat_map,
+    label_width,
+    legend_below,
+    look_of,
+    panels,
+    short_number,
+)
 from pipeline.reporting.opponents import leading_duels, leading_fusion
 from pipeline.reporting.report import MARKS, MOST_NAMED, Figure, capital, points, where_text
 from pipeline.reporting.runs import StudyRuns
@@ -41,30 +49,31 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     names = [fill(name, _NAME_WIDTH) for own in groups.values() for name in own]
     line = 0.23 if "\n" not in "".join(names) else 0.36
     height = 0.5 / len(groups) + line * sum(sizes) / len(groups)
-    width = 2.6 + drawing.label_width(part for name in names for part in name.split("\n"))
-    canvas, axes = drawing.panels(len(groups), columns=1, height=height, width=width, sharex=True, height_ratios=sizes)
+    width = 2.6 + label_width(part for name in names for part in name.split("\n"))
+    canvas, axes = panels(len(groups), columns=1, height=height, width=width, sharex=True, height_ratios=sizes)
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
         axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
     # Beside the names there is room for a long label, beyond the right end there is none.
     axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}", loc="right")
-    numbers = [
-        (title, name, comparison.difference, *comparison.interval, comparison.p_value, comparison.verdict)
-        for title, own in groups.items()
-        for name, comparison in own.items()
-    ]
-    columns = ["group", "method", "difference", "low", "high", "p_value", "verdict"]
-    yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=columns))
+    numbers = [(title, name, *_test(test)) for title, own in groups.items() for name, test in own.items()]
+    yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=["group", "method", *_TEST]))
+
+
+_TEST = ("difference", "low", "high", "p_value", "verdict")
+
+
+def _test(comparison: Comparison) -> tuple[Any, ...]:
+    return comparison.difference, *comparison.interval, comparison.p_value, comparison.verdict
 
 
 def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
     for place, comparison in enumerate(compared.values()):
         low, high = comparison.interval
         colour = _VERDICTS[comparison.verdict]
+        size = 6 if comparison.significant else 4
         axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
-        axis.plot(
-            [100 * comparison.difference], [place], "o", color=colour, markersize=6 if comparison.significant else 4
-        )
+        axis.plot([100 * comparison.difference], [place], "o", color=colour, markersize=size)
         text = f"{points(comparison.difference)} {MARKS[comparison.verdict]}"
         axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     axis.axvline(0, color="#888888", linewidth=1)
@@ -83,9 +92,8 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     scopes = list(dict.fromkeys(table["target"]))
     if len(runs.study.targets) > MOST_NAMED:
         scopes = scopes[:1]  # the targets one by one are in the CSV
-    canvas, axes = drawing.panels(
-        len(scopes), height=3.4 if len(scopes) == 1 else 2.5, width=5.4 if len(scopes) == 1 else 2.7
-    )
+    height, width = (3.4, 5.4) if len(scopes) == 1 else (2.5, 2.7)
+    canvas, axes = panels(len(scopes), height=height, width=width)
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():
@@ -94,7 +102,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
                 max(point.trainable_parameters, 1),
                 point.score,
                 yerr=point.deviation or None,
-                **drawing.look_of(point.method.row, runs.rows) | {"linestyle": "none"},
+                **look_of(point.method.row, runs.rows) | {"linestyle": "none"},
                 label=runs.study.title(point.method.row),
             )
         front = own[own["front"]].sort_values("trainable_parameters")
@@ -102,11 +110,11 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.xaxis.set_major_formatter(drawing.short_number)
+        axis.xaxis.set_major_formatter(short_number)
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
-    drawing.legend_below(canvas, axes)
+    legend_below(canvas, axes)
     joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).kind.is_joint)
     yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
 
@@ -142,25 +150,23 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
     if scores.empty:
         return
     shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
-    canvas, axes = drawing.panels(len(shown))
-    row = scores["method"].map(lambda line: line.row)
+    canvas, axes = panels(len(shown))
     for axis, target in zip(axes, shown, strict=True):
+        here = scores[scores["target"] == target]
+        rows = here["method"].map(lambda line: line.row)
         for name in runs.rows:
-            own = scores[(scores["target"] == target) & (row == name)]
-            if own.empty:
-                continue
-            means = own.groupby("epoch")["dev"].mean()
-            axis.plot(
-                means.index, means, **drawing.look_of(name, runs.rows), markersize=4, label=runs.study.title(name)
-            )
-        epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
+            means = here[rows == name].groupby("epoch")["dev"].mean()
+            if len(means):
+                look = look_of(name, runs.rows)
+                axis.plot(means.index, means, **look, markersize=4, label=runs.study.title(name))
+        epochs = sorted(here["epoch"].unique())
         if len(epochs) <= 6:
             axis.set_xticks(epochs)
         else:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
-    drawing.legend_below(canvas, axes)
+    legend_below(canvas, axes)
     yield Drawing(Figure.of("learning-curves"), canvas, scores)
 
 
@@ -171,26 +177,23 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         return
     scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
     scopes |= {target: [target] for target in curve.targets}
-    canvas, axes = drawing.panels(len(scopes))
+    canvas, axes = panels(len(scopes))
     numbers = []
     for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
-        sizes = []
         for name in curve.rows:
             scored = [(curve.train_rows(point, targets), curve.mean(name, targets, point)) for point in curve.points]
             points = [(size, score) for size, score in scored if size is not None and score is not None]
-            if not points:
-                continue
-            look = drawing.look_of(name, runs.rows)
-            axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
-            numbers += [(name, title, size, score) for size, score in points]
-            sizes += [size for size, _ in points]
-        ticks = sorted(set(sizes))
+            if points:
+                look = look_of(name, runs.rows)
+                axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
+                numbers += [(name, title, size, score) for size, score in points]
+        ticks = sorted({size for _, scope, size, _ in numbers if scope == title})
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
         axis.set_xticks([], minor=True)
         axis.set(title=title, xlabel="training rows of the target", ylabel="score")
         axis.grid(alpha=0.3)
-    drawing.legend_below(canvas, axes)
+    legend_below(canvas, axes)
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
     yield Drawing(Figure.of("low-resource"), canvas, table)
 
@@ -207,7 +210,7 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
     targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
     limit = max(0.01, *(abs(change.difference) for change in all_changes))
-    canvas, axes = drawing.panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
+    canvas, axes = panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
     for axis, name in zip(axes, names, strict=True):
         differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
         image = _difference_map(axis, sources, targets, differences, limit)
@@ -231,17 +234,14 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     differences = {place: comparison.difference for place, comparison in compared.items()}
     marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
     limit = max(0.01, *map(abs, differences.values()))
-    canvas, (axis,) = drawing.panels(
-        1, height=1.1 + 0.34 * len(lines), width=2.2 + drawing.label_width(lines.values()) + 0.8 * len(targets)
-    )
+    width = 2.2 + label_width(lines.values()) + 0.8 * len(targets)
+    canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=width)
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
-    tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
-    both = zip(all_contrasts, tests, strict=True)
-    numbers = [(contrast.line, contrast.base, contrast.sources, contrast.target, *test) for contrast, test in both]
-    columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
-    yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
+    numbers = [(c.line, c.base, c.sources, c.target, *_test(c.comparison)) for c in all_contrasts]
+    table = pd.DataFrame(numbers, columns=["method", "against", "sources", "target", *_TEST])
+    yield Drawing(Figure.of("built-on"), canvas, table)
 
 
 def _difference_map(
@@ -257,5 +257,5 @@ def _difference_map(
     values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
     shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
     texts = [[shown.get(place, "") for place in line] for line in places]
-    how = {"cmap": drawing.DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
-    return drawing.heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)
+    how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
+    return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)

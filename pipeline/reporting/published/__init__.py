@@ -94,22 +94,6 @@ class Value(NamedTuple):
     flag: str
 
 
-class Setting(NamedTuple):
-    """A setting of published rows. A later one of the file overrides an earlier one that holds for the same row."""
-
-    report: str
-    table: str
-    """Empty: all tables of the report."""
-    row: str
-    """Empty: all rows of the table."""
-    task: str
-    """Empty: all tasks."""
-    key: str
-    """A flat key of a recipe, ``method``, or ``optimizer``."""
-    value: Any
-    """``?`` where the report does not say."""
-
-
 def _read(name: str) -> list[list[str]]:
     """The lines of a CSV file of this folder, without its heads."""
     with (_FOLDER / name).open(encoding="utf-8", newline="") as file:
@@ -143,8 +127,13 @@ def absent_rows() -> list[list[str]]:
 
 
 @cache
-def all_settings() -> tuple[Setting, ...]:
-    """The settings of ``settings.csv``, whose last column holds ``key=value`` or, for one task, ``task.key=value``."""
+def all_settings() -> tuple[tuple[str, str, str, str, str, Any], ...]:
+    """The settings of ``settings.csv``: report, table, row, task, key and value; ``?`` where the report does not say.
+
+    An empty table, row or task stands for all; a later setting overrides an earlier one that holds for the same row.
+    The key is a flat key of a recipe, ``method``, or ``optimizer``. The file's last column holds ``key=value`` or, for
+    one task, ``task.key=value``.
+    """
 
     def parsed(value: str) -> Any:
         try:
@@ -153,7 +142,7 @@ def all_settings() -> tuple[Setting, ...]:
             return value
 
     return tuple(
-        Setting(report, table, row, *name.rpartition(".")[::2], parsed(value))
+        (report, table, row, *name.rpartition(".")[::2], parsed(value))
         for report, table, row, settings in _read("settings.csv")
         for name, value in _pairs(settings)
     )
@@ -163,9 +152,9 @@ def settings_of(report: str, table: str, row: str, task: str) -> dict[str, Any]:
     """What a report says of one of its rows on one of our tasks, by key."""
     asked = (report, table, row, task)
     return {
-        setting.key: setting.value
-        for setting in all_settings()
-        if all(own in ("", wanted) for own, wanted in zip(setting, asked, strict=False))
+        key: value
+        for *place, key, value in all_settings()
+        if all(own in ("", wanted) for own, wanted in zip(place, asked, strict=True))
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.data.tables import write_table
 from pipeline.reporting import build
 from pipeline.reporting.build import build_report
-from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.figures import Drawing
 from pipeline.reporting.figures.models import scatters
 from pipeline.reporting.figures.scores import forest, forgetting_map, learning_curves, pareto
 from pipeline.reporting.notes import notes

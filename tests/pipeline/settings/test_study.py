@@ -12,7 +12,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
-from stages.demo_tasks import TASKS as DEMO_TASKS
+from stages.demo import TASKS as DEMO_TASKS
 from stages.studies import find_study, study_names
 
 SHIPPED = study_names()

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 from pipeline.data.labels import Prediction
-from pipeline.stats.calibration import Surer, calibration_error, fit_temperature, surer
+from pipeline.stats.metrics import Surer, calibration_error, fit_temperature, surer
 
 RNG = np.random.default_rng(0)
 
