@@ -67,8 +67,8 @@ def build_for_training(
     # LP-FT (Kumar et al. 2022) takes a probe's head; sequential fine-tuning (Phang et al. 2019) takes all but the head;
     # joint training also the heads of its tasks.
     probe = request.probe
-    if request.start is not None and probe is None:
-        start = request.start
+    start = request.start if probe is None else None
+    if start is not None:
         if why := why_not_continued(start.recipe, (part.recipe for part in parts.values())):
             raise PipelineError(f"run {start.run} {why}")
         _set_up(encoder, [start.task], start.recipe)
@@ -81,7 +81,7 @@ def build_for_training(
         return built
     model = assemble_all(encoder, parts, backbone)
     continued = [initial] if initial is not None and initial.manifest.task == first.task.name else []
-    if (initial is not None and not continued) or (request.start is not None and probe is None):
+    if (initial is not None and not continued) or start is not None:
         _draw_heads_anew(model, parts, request.seed)
     if probe is not None:
         load_weights(model.of(first.task.name).head, probe, ledger, part="head.")

@@ -280,10 +280,8 @@ def overlap(rows: pd.DataFrame, seen: pd.DataFrame) -> dict[tuple[str, str], np.
     return {(str(task), str(use)): np.isin(hashes, group.to_numpy()) for (task, use), group in groups}
 
 
-def seen_notes(
-    target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, option: str
-) -> Iterator[str]:
-    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, with advice.
+def tell_seen(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, option: str) -> None:
+    """Name each source that was trained on texts of ``dev`` or of the target's test rows, with advice.
 
     Args:
         option: how the command that takes the sources names an adapter; without it, the same one may be taken again.
@@ -300,9 +298,9 @@ def seen_notes(
         if use == "trained" and any(counts.values()) and (option == "--start-from" or not is_own):
             listed = " and ".join(f"{counts[kind]} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
             remedy = f"extract --task {task} --without-rows-of {target.name} trains an adapter without them"
-            yield (
-                f"{listed} of {target.name} also occur in the training rows of its source {task}, so its score there"
-                " says less about new texts: "
+            workspace.tell_once(
+                f"note: {listed} of {target.name} also occur in the training rows of its source {task}, so its score"
+                " there says less about new texts: "
                 + ("evaluate leaves them out" if is_own else f"{remedy}; then name it: {option} {task}@RUN")
             )
 

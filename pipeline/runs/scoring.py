@@ -182,11 +182,14 @@ class Scoring:
             yield {name: batch[name].to(self.accelerator.device) for name in BACKBONE_INPUTS if name in batch}
 
 
-class Evaluations:
-    """Scores ``model`` for ``fit`` and keeps the predictions, so that the best epoch's need not be made again."""
+class Evaluations(Companion):
+    """Scores ``model`` for ``fit`` and keeps the predictions, so that the best epoch's need not be made again.
 
-    def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
-        self._model, self._scorings = model, scorings
+    Whenever dev is scored by ``scorings``, the scorings ``shown`` score training rows, if there are any.
+    """
+
+    def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring], shown: Mapping[str, Scoring]) -> None:
+        self._model, self._scorings, self._shown = model, scorings, shown
         self._kept: list[dict[str, Prediction]] = []
 
     def __call__(self, _: object) -> Scores:
@@ -194,6 +197,11 @@ class Evaluations:
         self._kept.append(self._predict())
         scores = {name: self._scorings[name].value(each) for name, each in self._kept[-1].items()}
         return scores if len(scores) > 1 else next(iter(scores.values()))
+
+    def measured(self) -> dict[str, float | None]:
+        """``train_<task>`` for each task with training rows to score."""
+        shown = self._shown.items()
+        return {f"train_{name}": each.value(each.predict(self._model.of(name))) for name, each in shown}
 
     def best(self, fitted: Progress) -> dict[str, Prediction]:
         """Predictions at the kept epoch, made again from the kept weights if an earlier process scored that epoch."""
@@ -205,22 +213,6 @@ class Evaluations:
 
     def _predict(self) -> dict[str, Prediction]:
         return {name: scoring.predict_choosing(self._model.of(name)) for name, scoring in self._scorings.items()}
-
-
-class TrainScores(Companion):
-    """A companion of training that scores the model on training rows whenever dev is scored.
-
-    It samples tasks with many rows, identically for all runs on the same rows.
-    """
-
-    def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
-        """Args: scorings: of training rows, by task."""
-        self._model, self._scorings = model, scorings
-
-    def measured(self) -> dict[str, float | None]:
-        """``train_<task>`` for each task."""
-        scorings = self._scorings.items()
-        return {f"train_{name}": each.value(each.predict(self._model.of(name))) for name, each in scorings}
 
 
 def score_again(

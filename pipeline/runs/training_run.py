@@ -31,10 +31,10 @@ from pipeline.runs.outcome import (
     provenance,
     save_artifact,
     save_weights,
-    seen_notes,
     seen_rows,
+    tell_seen,
 )
-from pipeline.runs.scoring import Batching, Evaluations, Scoring, TrainScores, score_again, solve_head
+from pipeline.runs.scoring import Batching, Evaluations, Scoring, score_again, solve_head
 from pipeline.runs.workspace import RunRequest, Workspace, first_of, resolve_parts
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
@@ -53,7 +53,7 @@ from pipeline.training.devices import (
 )
 from pipeline.training.fit import Loss, Penalty, TrainingData, fit
 from pipeline.training.objectives import Regularised, Term, balanced_weights, objective_of
-from pipeline.training.progress import Companion, Progress, tracking
+from pipeline.training.progress import Progress, tracking
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, terms_of
 
@@ -186,7 +186,12 @@ class TrainingRun(Trainable[RunRecord]):
                 own = model.of(name).to(accelerator.device)
                 scorings[name].choose_threshold(own)
                 starts[name] = test.value(test.predict(own))
-            evaluations = Evaluations(model, scorings)
+            shown = {
+                name: self._scoring(name, at_most(rows.train, TRAIN_ROWS), accelerator)
+                for name, rows in self.data.items()
+                if self.recipe.score_train
+            }
+            evaluations = Evaluations(model, scorings, shown)
             fitted = self._fit(start.built, data, evaluations, combine, accelerator)
             best = evaluations.best(fitted)
             # Once, and after all choices; the model holds the kept weights.
@@ -213,8 +218,7 @@ class TrainingRun(Trainable[RunRecord]):
         request, workspace, start = self.request, self.workspace, Chooser(self, scoring).initial_model()
         if is_main_process() and request.adapters and not workspace.is_study:
             option = "--start-from" if request.kind == "adapter" else "--sources"
-            for note in seen_notes(self.task, scoring.rows, self._built_on(start), workspace, option):
-                workspace.tell_once(f"note: {note}")
+            tell_seen(self.task, scoring.rows, self._built_on(start), workspace, option)
         return start
 
     def _built_on(self, start: InitialModel) -> tuple[SourceRun, ...]:
@@ -273,11 +277,6 @@ class TrainingRun(Trainable[RunRecord]):
             progress.add_point(0, None, evaluations(model), 0.0, {})
             return progress
         loss, terms, penalties = self.loss(built, accelerator.device)
-        companions = list[Companion](terms)
-        if self.recipe.score_train:
-            shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
-            scorings = {name: self._scoring(name, rows, accelerator) for name, rows in shown.items()}
-            companions.append(TrainScores(built.model, scorings))
         return fit(
             built.model,
             recipe=self.recipe,
@@ -292,7 +291,7 @@ class TrainingRun(Trainable[RunRecord]):
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
             combine=combine,
-            companions=companions,
+            companions=[*terms, evaluations],
             checkpoint_file=self.workspace.ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )

@@ -22,6 +22,6 @@ def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made
     says = iter(["said 0", "said 1", "said 2", "now"])
     scoring: Any = SimpleNamespace(predict_choosing=lambda _: next(says), value=len, tunes=tunes)
     model: Any = SimpleNamespace(of=lambda _: None)
-    evaluations = Evaluations(model, {"films": scoring})
+    evaluations = Evaluations(model, {"films": scoring}, {})
     assert [evaluations(None) for _ in range(3)] == [6.0] * 3
     assert evaluations.best(fitted) == {"films": "now" if tunes else expected}
