@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from transformers import PreTrainedModel
 
 from pipeline.data.task_data import TaskData
@@ -50,10 +50,8 @@ class MaskedAccuracy(BaseModel, frozen=True):
     after: float
 
 
-class Pretrained(BaseModel):
+class Pretrained(BaseModel, frozen=True, populate_by_name=True):
     """The record of a further pretraining, ``pretraining.json`` in the backbone's folder."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     run: str
     backbone: str = Field(description="its folder")
@@ -71,14 +69,6 @@ class Pretrained(BaseModel):
     identity: dict[str, Any]
     provenance: dict[str, Any]
     files: dict[str, str] = Field(description="file name -> sha256")
-
-    def check(self, folder: Path) -> None:
-        """Raise a :class:`PipelineError` if a file of the backbone is missing from ``folder``, or has changed."""
-        for name, expected in self.files.items():
-            with reading(folder / name):
-                if not (folder / name).is_file() or sha256_file(folder / name) != expected:
-                    remedy = "delete the folder, and the command trains it again"
-                    raise PipelineError(f"{folder}: {name} is missing or damaged: {remedy}")
 
     def summary(self) -> dict[str, Any]:
         """What the command prints with ``--json``."""
@@ -153,14 +143,22 @@ class _Pretraining(Trainable[Pretrained]):
         return f"pretrain {'+'.join(self.data)} seed {self.seed}"
 
     def finished(self) -> Pretrained | None:
-        """The result of an earlier run with the same identity, if any; an error if the folder has something else."""
+        """The result of an earlier run with the same identity, if any.
+
+        Raises:
+            PipelineError: a file of that result is missing or has changed, or the folder has something else.
+        """
         output = self.output
         with writing(output):  # even the check fails for a name that is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
         result = _result_in(output)
         if result is not None and result.identity == self.identity:
-            result.check(output)
+            for name, expected in result.files.items():
+                with reading(output / name):
+                    if not (output / name).is_file() or sha256_file(output / name) != expected:
+                        remedy = "delete the folder, and the command trains it again"
+                        raise PipelineError(f"{output}: {name} is missing or damaged: {remedy}")
             return result
         otherwise = "a backbone that was trained differently (other tasks, recipe, rows, seed or backbone)"
         raise PipelineError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from pipeline.data.labels import EnsembleRule
 from pipeline.data.tables import write_table
@@ -48,13 +48,11 @@ class Line:
         return f"{self.row}:{self.source}" if self.source else self.row
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, frozen=True):
     """One cell of a study: a run, or the reason why there is none.
 
     A run may serve several cells: the model of a multitask run answers every target.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     method: str
     """The line as text."""
@@ -76,10 +74,8 @@ class Entry(BaseModel):
         return Line.parse(self.method)
 
 
-class StudyResult(BaseModel):
+class StudyResult(BaseModel, frozen=True):
     """A study and its entries; stored as ``study.json``."""
-
-    model_config = ConfigDict(frozen=True)
 
     study: Study
     backbone: str
