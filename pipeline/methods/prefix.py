@@ -11,7 +11,7 @@ Vectors that are equal at the start would have equal gradients for ever (without
 log L_p added to its score. They are therefore initialised to the states of different tokens.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import TaskSite, attention_of, layers_of, put_into_site
+from pipeline.models.layout import TaskSite, attention_of, kept_indices, layers_of, put_into_site
 from pipeline.settings.recipe import Recipe
 
 
@@ -54,11 +54,12 @@ class PrefixSite(TaskSite):
         return (torch.cat([vectors, states], dim=1),)  # (B, L_p + T, d)
 
 
-def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
-    """Add a prefix for ``task`` to all layers except ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
-    for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
-        if index not in drop_layers:
-            put_into_site(PrefixSite, layer, "prefix", task, nn.ParameterDict({"vectors": start.clone()}))  # (L_p, d)
+def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    starts = token_states(backbone, recipe.prefix.length)
+    for task in tasks:
+        for index in kept_indices(backbone, recipe.adapter.drop_layers):
+            vectors = nn.ParameterDict({"vectors": starts[index].clone()})  # (L_p, d)
+            put_into_site(PrefixSite, layers_of(backbone)[index], "prefix", task, vectors)
 
 
 @torch.no_grad()
@@ -72,12 +73,6 @@ def token_states(backbone: Any, length: int) -> list[Tensor]:
     states = backbone(input_ids=tokens.to(backbone.device), output_hidden_states=True).hidden_states[:-1]
     backbone.train(was_training)
     return [state[0] for state in states]
-
-
-def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    starts = token_states(backbone, recipe.prefix.length)
-    for task in tasks:
-        add_prefix(backbone, task, starts, recipe.adapter.drop_layers)
 
 
 PREFIX = SiteAdapter(_add)

@@ -1,27 +1,27 @@
 """Prefixes do what vectors in front of each layer's input do, and are different vectors that stay different."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.prefix import add_prefix, token_states
+from pipeline.methods.prefix import PREFIX, token_states
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import activate
+from pipeline.settings.recipe import Recipe
 from tests.pipeline.methods.adapted import IDS
 
 LENGTH = 4
+RECIPE = Recipe(adapter="prefix", prefix_length=LENGTH)
 MASK = torch.ones_like(IDS)
 MASK[1, 5:] = 0
 
 
-def with_prefix(backbone: Backbone, starts: Any = None) -> PreTrainedModel:
+def with_prefix(backbone: Backbone) -> PreTrainedModel:
     torch.manual_seed(0)
     encoder = backbone.load().eval()
-    add_prefix(encoder, "films", token_states(encoder, LENGTH) if starts is None else starts)
+    PREFIX.add(encoder, ["films"], RECIPE)
     activate(encoder, "films")
     encoder.embeddings.requires_grad_(False)
     return encoder
@@ -72,7 +72,7 @@ def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
 
 def test_with_no_task_active_the_layers_are_the_backbones(backbone: Backbone) -> None:
     encoder, plain = backbone.load().eval(), backbone.load().eval()
-    add_prefix(encoder, "films", token_states(encoder, LENGTH))
+    PREFIX.add(encoder, ["films"], RECIPE)
     expected = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
     assert torch.equal(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state, expected)
 
