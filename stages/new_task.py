@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.cells import as_number
-from pipeline.data.foreign import FEW, are_numbers, columns_named
-from pipeline.data.labels import METRICS_OF, Kind
+from pipeline.data.foreign import FEW, are_numbers
+from pipeline.data.labels import METRICS_OF
 from pipeline.data.propose import Proposal, propose
 from pipeline.data.split import sharing_rows, split_rows
 from pipeline.data.tables import FORMATS, read_foreign, suffix_of, write_table
-from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
+from pipeline.data.tasks import BEST, NewTask, Split, Task, built_in_tasks, is_name, own_files
 from pipeline.system.atomic import clear_leftovers, new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
 from pipeline.system.reading import present
@@ -36,16 +36,8 @@ _SIMILAR = {
 def new_task(
     file: Path,
     data: Path,
+    wanted: NewTask = NewTask(),
     *,
-    name: str | None = None,
-    text: str | None = None,
-    label: str | None = None,
-    kind: Kind | None = None,
-    drop_labels: Sequence[str] = (),
-    rename: Sequence[str] = (),
-    separator: str | None = None,
-    similar: str | None = None,
-    split: str = "80/10/10",
     seed: int = 0,
     replace: bool = False,
     is_found: bool = False,
@@ -53,11 +45,6 @@ def new_task(
     """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return a report, in lines.
 
     Args:
-        text: the column with the texts, or two separated by a comma (:func:`columns_named`).
-        drop_labels: labels whose rows are left out, now and whenever the task is read.
-        rename: ``OLD=NEW`` for labels; the task reads the old names too.
-        separator: what stands between several labels of a row; None: guessed.
-        similar: for pairs with two classes, the class of similar texts; None: the one whose name says so, if any.
         replace: delete the task in the folder, once the new one is complete.
         is_found: whether other commands read ``data`` by default, so that the printed commands can omit it.
 
@@ -65,20 +52,10 @@ def new_task(
         PipelineError: the folder exists and is not to be replaced, or the table does not make a task (:func:`propose`).
             Nothing is written.
     """
-    shares = shares_of(split)
-    folder = data / _checked_name(name, file)
+    split, similar, shares = wanted.split, wanted.similar, shares_of(wanted.split)
+    folder = data / _checked_name(wanted.name, file)
     table = read_foreign(file)
-    columns = [] if text is None else columns_named(text, list(table.rows.columns))
-    proposal = propose(
-        table.rows,
-        str(file),
-        text=columns,
-        label=label,
-        kind=kind,
-        drop_labels=drop_labels,
-        rename=rename,
-        separator=separator,
-    )
+    proposal = propose(table.rows, str(file), wanted)
     positions = split_rows(proposal.rows, shares, seed, str(file))
     # Checked last, so that nobody moves a folder away only to meet another mistake.
     clear_leftovers(folder.parent, folder.name)
@@ -90,16 +67,15 @@ def new_task(
         raise PipelineError(f"--replace would delete {folder}, which is no task or has the file: move one of them away")
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     shared = sharing_text(parts)
-    is_pair = len(proposal.columns.text) == 2
-    # Two classes of pairs: a cosine head fits.
-    two = proposal.classes if is_pair and proposal.kind == "classes" and len(proposal.classes) == 2 else ()
+    are_pairs_of_classes = len(proposal.columns.text) == 2 and proposal.kind == "classes"
+    two = proposal.classes if are_pairs_of_classes and len(proposal.classes) == 2 else ()
     if similar is None:
         similar = _similar_by_name(two)
     elif similar not in two:
         classes = f", {' or '.join(map(shortened, two))}" if two else ""
         raise PipelineError(f"--similar {shortened(similar)}: give one of two classes of pairs{classes}")
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared, similar)
-    Task.parse(tomllib.loads(content), str(folder / "task.toml"))
+    task = Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
     suffix = suffix_of(file) if FORMATS[suffix_of(file)].is_exact else ".csv"
     with new_folder(folder) as temporary:
@@ -124,8 +100,7 @@ def new_task(
         )
     lines += [line for line in (shared, _scarce(proposal, parts)) if line]
     place = "" if is_found else f" --data {shlex.quote(str(data))}"
-    compares = is_pair and (proposal.kind == "score" or bool(two))
-    lines += _next(data, folder, place, is_pair=is_pair, compares=compares, has_test="test" in parts)
+    lines += _next(task, folder, place, has_test="test" in parts)
     return "\n".join(map(one_line, lines))
 
 
@@ -148,31 +123,30 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str:
     return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {_listed(rare)}" if rare else ""
 
 
-def _next(data: Path, folder: Path, place: str, *, is_pair: bool, compares: bool, has_test: bool) -> list[str]:
+def _next(task: Task, folder: Path, place: str, *, has_test: bool) -> list[str]:
     """The commands from here to predictions: the task alone, then with sources.
 
     Args:
-        place: the option that names ``data``, if commands need it.
-        compares: whether a head that compares two sentence vectors fits.
+        place: the option that names the parent of ``folder``, if commands need it.
     """
     others = []  # the user's other tasks with as many texts a row
-    for file in sorted(data.glob("*/task.toml")):
+    for file in own_files(folder.parent):
         with suppress(PipelineError):  # whoever uses that task is told
-            if Task.read(file).is_pair == is_pair and file.parent != folder:
+            if Task.read(file).is_pair == task.is_pair and file.parent != folder:
                 others.append(file.parent.name)
-    task, usual = folder.name, "quora" if is_pair else "sst"
     # Training on all rows of a Hub task may take hours.
-    sources = others[:2] or [f"{usual} --limit 5000"]
-    siamese = f"  python -m pipeline extract --task {task} --encoding siamese --head cosine{place}"
+    sources = others[:2] or ["quora --limit 5000" if task.is_pair else "sst --limit 5000"]
+    siamese = f"  python -m pipeline extract --task {task.name} --encoding siamese --head cosine{place}"
+    can_compare = task.is_pair and task.kind != "labels" and task.outputs <= 2
     return [
         "next:",
         f"  python -m pipeline tasks check {shlex.quote(str(folder))}  # repeats; with --backbone, what is cut",
-        f"  python -m pipeline extract --task {task}{place}",
-        *([f"{siamese}  # pairs as two vectors: keep the better"] if compares else []),
-        f"  python -m pipeline evaluate --target {task}{place}{' --split test' if has_test else ''}",
+        f"  python -m pipeline extract --task {task.name}{place}",
+        *([f"{siamese}  # pairs as two vectors: keep the better"] if can_compare else []),
+        f"  python -m pipeline evaluate --target {task.name}{place}{' --split test' if has_test else ''}",
         *(f"  python -m pipeline extract --task {source}{place}  # may help" for source in sources),
-        f"  python -m pipeline extract --task {task} --start-from best{place}  # keep the better",
-        f"  python -m pipeline predict --target {task} --input FILE --output FILE{place}",
+        f"  python -m pipeline extract --task {task.name} --start-from best{place}  # keep the better",
+        f"  python -m pipeline predict --target {task.name} --input FILE --output FILE{place}",
     ]
 
 

@@ -7,8 +7,7 @@ from cyclopts import App, Parameter
 
 from pipeline.cli.options import DATA, PLACES, DataFolders, Flag, Seed, settings
 from pipeline.cli.printing import print_lines
-from pipeline.data.labels import Kind
-from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
+from pipeline.data.tasks import NewTask, Task, built_in_tasks, check_folder, find_task, own_files
 from pipeline.system.errors import PipelineError
 
 tasks = App(name="tasks", help="The tasks that can be trained, and new ones from your files.")
@@ -23,16 +22,8 @@ Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 def tasks_new(
     file: Path,
     *,
-    name: str | None = None,
+    wanted: Annotated[NewTask, Parameter(name="*", negative=())] = NewTask(),
     data: DataFolder = DATA,
-    text: str | None = None,
-    label: str | None = None,
-    kind: Kind | None = None,
-    drop_labels: Names = (),
-    rename: Names = (),
-    separator: str | None = None,
-    similar: str | None = None,
-    split: str = "80/10/10",
     seed: Seed = 0,
     replace: Flag = False,
 ) -> None:
@@ -40,40 +31,12 @@ def tasks_new(
 
     Args:
         file: Table with texts and labels (csv, xlsx, parquet and others).
-        name: Name of the task (from the file's name).
-        text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
-        label: The column of the labels, or several of 0 and 1, such as toxic,threat (found by name and content).
-        kind: classes, score, or labels, of which a row may have several or none (by the content: score, if numbers have
-            fractions or many different values; labels, if cells hold lists, or join what others hold alone).
-        drop_labels: A label that stands for none, such as -1: its rows are left out; may be given several times.
-        rename: A label under another name, such as Rechnug=Rechnung; several with commas or several times.
-        separator: What stands between the labels of a row in a text, such as ; (found by content, else |).
-        similar: Of two classes of pairs, the one of similar texts, for --head cosine (by its name).
-        split: Percentages of train, dev and test, or of train and dev.
         seed: Determines the split.
         replace: Delete the task of this name that is there, with its splits.
     """
     from stages.new_task import new_task
 
-    is_found = data in _data()
-    print(
-        new_task(
-            file,
-            data,
-            name=name,
-            text=text,
-            label=label,
-            kind=kind,
-            drop_labels=drop_labels,
-            rename=rename,
-            separator=separator,
-            similar=similar,
-            split=split,
-            seed=seed,
-            replace=replace,
-            is_found=is_found,
-        )
-    )
+    print(new_task(file, data, wanted, seed=seed, replace=replace, is_found=data in _data()))
 
 
 @tasks.command(name="add")

@@ -312,12 +312,6 @@ def class_names(column: pd.Series) -> list[str]:
     return [name for name in map(as_label, column) if name is not None]
 
 
-def class_order(name: str) -> tuple[float, str, str]:
-    """Numbers by value, then names by alphabet."""
-    number = as_number(name)
-    return (np.inf if np.isnan(number) else number, name.casefold(), name)
-
-
 def are_numbers(names: Iterable[str]) -> bool:
     return not any(np.isnan(as_number(name)) for name in names)
 

@@ -15,6 +15,7 @@ from pipeline.data.canonical import text_column
 from pipeline.data.cells import as_label, as_number, count_words, is_blank, is_object, listed, parts_of, text_key
 from pipeline.data.delimited import is_unnamed
 from pipeline.data.labels import Kind, Metric, same_form
+from pipeline.data.tasks import NewTask
 from pipeline.system.errors import PipelineError, few, rows_text, shortened
 
 _UNBALANCED = 2.0
@@ -77,20 +78,8 @@ class Proposal:
         return numbers | others if others or any(not np.isnan(as_number(name)) for name in self.classes) else {}
 
 
-def propose(
-    table: pd.DataFrame,
-    where: str,
-    *,
-    text: Sequence[str] = (),
-    label: str | None = None,
-    kind: Kind | None = None,
-    drop_labels: Sequence[str] = (),
-    rename: Sequence[str] = (),
-    separator: str | None = None,
-) -> Proposal:
-    """Propose a task for a raw ``table``; ``text``, ``label`` and ``kind`` are used as given and otherwise guessed.
-
-    Labels are first renamed (:func:`renames_in`).
+def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Proposal:
+    """Propose a task for a raw ``table``, as it is ``wanted``; what is not given is guessed.
 
     Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows whose text is equal, but
     for case and white space, while their labels contradict each other: different classes, or scores further apart than
@@ -103,6 +92,8 @@ def propose(
         PipelineError: it names ``where``: the columns cannot be found, the labels are neither classes nor scores, or
             too many rows contradict each other by a text that was not given.
     """
+    label, kind, drop_labels = wanted.label, wanted.kind, wanted.drop_labels or ()
+    text = [] if wanted.text is None else foreign.columns_named(wanted.text, list(table.columns))
     # Nameless, mostly blank columns, such as a comma at the end of every line produces.
     unnamed = [name for name in table.columns if is_unnamed(name) and name not in (*text, label)]
     nameless = [name for name in unnamed if 2 * table[name].map(is_blank).sum() > len(table)]
@@ -117,16 +108,15 @@ def propose(
             f"{where_label} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or"
             " name another column with --label"
         )
-    several, found, remarks = _label_lists(named[columns.label], kind, separator)
+    several, found, remarks = _label_lists(named[columns.label], kind, wanted.separator)
     if several is not None and drop_labels:
         raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
     labels = _labels(named[columns.label]) if several is None else several
-    renames = renames_in(rename, labels.explode(), where_label)
-    labels = (
-        labels.map(lambda name: renames.get(name, name))
-        if several is None
-        else labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
-    )
+    renames = renames_in(wanted.rename or (), labels.explode(), where_label)
+    if several is None:
+        labels = labels.map(lambda name: renames.get(name, name))
+    else:
+        labels = labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
     if labels.explode().map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
@@ -157,14 +147,15 @@ def propose(
             f"{where_label}: fewer than two labels are left without rows that contradict each other: equal texts in"
             f" {texts} with other labels (--text names another column)"
         )
-    names = () if task_kind == "score" else {*rows["label"].explode().dropna()}
+    names = [] if task_kind == "score" else list(set(rows["label"].explode().dropna()))
+    names.sort(key=lambda name: (np.nan_to_num(as_number(name), nan=np.inf), name.casefold(), name))  # numbers first
     joining = found or next(one for one in _SEPARATORS if several is None or not any(one in name for name in names))
     return Proposal(
         columns=columns,
         kind=task_kind,
         metric=metric_for(task_kind, rows["label"]),
         rows=rows,
-        classes=tuple(sorted(names, key=foreign.class_order)),
+        classes=tuple(names),
         separator=joining,
         range=(float(rows["label"].min()), float(rows["label"].max())) if task_kind == "score" else None,
         max_length=_max_length(rows),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pipeline.data import delimited, typed
 from pipeline.system import atomic
@@ -23,6 +23,7 @@ from pipeline.system.streams import notice
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 STANDARD = Path("-")
 """In place of a file name: standard input or output, as csv."""
@@ -67,8 +68,19 @@ class Format:
     """Whether what was written is read back to the last digit and the last blank row, as splits need it."""
 
 
+def _read_parquet(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return as_pandas(pq.read_table(pa.BufferReader(content))), "parquet"
+
+
+def _write_parquet(table: pd.DataFrame, sink: BinaryIO) -> None:
+    table.to_parquet(sink, index=False, compression="zstd")
+
+
 FORMATS = {
-    ".parquet": Format(typed.read_parquet, typed.write_parquet, magic=b"PAR1"),
+    ".parquet": Format(_read_parquet, _write_parquet, magic=b"PAR1"),
     ".csv": Format(partial(delimited.read, suffix="csv"), delimited.write),
     ".tsv": Format(partial(delimited.read, suffix="tsv"), partial(delimited.write, separator="\t")),
     ".jsonl": Format(typed.read_json_lines, typed.write_json_lines),
@@ -220,3 +232,32 @@ def _written_like(suffix: str, form: str) -> Callable[[pd.DataFrame, BinaryIO], 
     usual = "\t" if suffix == ".tsv" else ","
     separator = separators.get(named, named) if f".{kind}" == suffix else usual
     return partial(delimited.write, encoding=encoding, separator=separator)
+
+
+def as_pandas(table: pa.Table) -> pd.DataFrame:
+    """An Arrow table in pandas, as other formats have it.
+
+    Bytes that are UTF-8 are text: Spark, Impala and TensorFlow Datasets write strings so. What pandas saved as a named
+    index, such as ids, is a column again. A blank of a nullable type (``DataFrame.convert_dtypes``) is None, not
+    ``pd.NA``.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    for place, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+            try:
+                text = table.column(place).cast(pa.large_string())
+                table = table.set_column(place, field.with_type(pa.large_string()), text)
+            except pa.ArrowException:  # bytes that are no text, such as pictures
+                continue
+    rows = table.to_pandas()
+    named = [name for name in rows.index.names if name is not None and name not in rows]
+    rows = rows.reset_index(named).set_axis(pd.RangeIndex(1, len(rows) + 1))
+    for position, dtype in enumerate(rows.dtypes):
+        values = rows.iloc[:, position]
+        if getattr(dtype, "na_value", None) is pd.NA and values.hasnans:
+            objects: Any = values.astype(object).where(values.notna(), None)  # Any: pandas-stubs leaves out Series here
+            rows.isetitem(position, objects)
+    return rows

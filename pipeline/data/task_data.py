@@ -17,9 +17,8 @@ import pandas as pd
 from pipeline.data.canonical import Unknown, as_labels, canonical_rows, fingerprint, has_labels
 from pipeline.data.cells import as_label, is_blank, name_among
 from pipeline.data.split import cut, first_overlap, overlapping_rows, stratified
-from pipeline.data.tables import SUFFIXES, read_table
+from pipeline.data.tables import SUFFIXES, as_pandas, read_table
 from pipeline.data.tasks import Extra, Hub, Split, Task, check_folder
-from pipeline.data.typed import as_pandas
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.system.reading import reading
 

@@ -1,4 +1,4 @@
-"""Tables with typed cells: JSON lines, JSON, parquet and spreadsheets; and what any Arrow table becomes in pandas.
+"""Tables with typed cells: JSON lines, JSON and spreadsheets.
 
 JSON is a list of objects, one a row, or an object of lists, one a column; JSON lines, an object a line, often have its
 suffix. A blank line is refused: other readers skip it, and later rows would be one off. A spreadsheet has one sheet
@@ -18,7 +18,6 @@ from pipeline.system.errors import PipelineError, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.worksheet.worksheet import Worksheet
 
@@ -82,46 +81,6 @@ def write_json_lines(table: pd.DataFrame, sink: BinaryIO) -> None:
 
 def write_json(table: pd.DataFrame, sink: BinaryIO) -> None:
     sink.write(("[\n" + ",\n".join(_lines(table)) + "\n]\n").encode())
-
-
-def read_parquet(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return as_pandas(pq.read_table(pa.BufferReader(content))), "parquet"
-
-
-def as_pandas(table: pa.Table) -> pd.DataFrame:
-    """An Arrow table in pandas, as other formats have it.
-
-    Bytes that are UTF-8 are text: Spark, Impala and TensorFlow Datasets write strings so. What pandas saved as a named
-    index, such as ids, is a column again. A blank of a nullable type (``DataFrame.convert_dtypes``) is None, not
-    ``pd.NA``.
-    """
-    import pandas as pd
-    import pyarrow as pa
-
-    for place, field in enumerate(table.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-            try:
-                text = table.column(place).cast(pa.large_string())
-                table = table.set_column(place, field.with_type(pa.large_string()), text)
-            except pa.ArrowException:  # bytes that are no text, such as pictures
-                continue
-    rows = table.to_pandas()
-    named = [name for name in rows.index.names if name is not None and name not in rows]
-    rows = rows.reset_index(named).set_axis(pd.RangeIndex(1, len(rows) + 1))
-    for position, dtype in enumerate(rows.dtypes):
-        values = rows.iloc[:, position]
-        if getattr(dtype, "na_value", None) is pd.NA and values.hasnans:
-            objects: Any = values.astype(object).where(values.notna(), None)  # Any: pandas-stubs leaves out Series here
-            rows.isetitem(position, objects)
-    return rows
-
-
-def write_parquet(table: pd.DataFrame, sink: BinaryIO) -> None:
-    table.to_parquet(sink, index=False, compression="zstd")
 
 
 def read_xlsx(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame, str]:

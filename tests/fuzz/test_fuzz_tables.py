@@ -19,7 +19,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label
 from pipeline.data.tables import FORMATS, SUFFIXES, read_foreign, read_table, write_table
 from pipeline.data.task_data import read_test_texts
-from pipeline.data.tasks import Task, find_task
+from pipeline.data.tasks import NewTask, Task, find_task
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task
 from stages.new_task import new_task
@@ -216,7 +216,7 @@ def test_a_task_is_made_of_any_table_or_refused(
         file = folder / f"mine{suffix}"
         file.write_bytes(content)
         try:
-            new_task(file, folder / "data", text=text, label=label, kind=kind, split=split)
+            new_task(file, folder / "data", NewTask(text=text, label=label, kind=kind, split=split))
         except PipelineError as error:
             assert "\n" not in str(error)
             assert not (folder / "data").exists()
@@ -301,7 +301,7 @@ def test_no_class_row_or_column_disappears_without_a_line(
         file = folder / f"mine{suffix}"
         people_file(file, columns, separator, shape)
         try:
-            said = new_task(file, folder / "data", kind=kind)
+            said = new_task(file, folder / "data", NewTask(kind=kind))
         except PipelineError as error:
             assert "\n" not in str(error)
             return

@@ -11,7 +11,7 @@ import pytest
 from pipeline.data.split import row_hashes
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.task_data import load_all_rows
-from pipeline.data.tasks import find_task
+from pipeline.data.tasks import NewTask, find_task
 from pipeline.runs.outcome import seen_by
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -32,7 +32,7 @@ def mails(kind: str, count: int, **columns: Any) -> pd.DataFrame:
 
 def task_of(rows: pd.DataFrame, folder: Path, suffix: str = ".csv", **options: Any) -> Path:
     write_table(rows, folder / f"mails{suffix}")
-    new_task(folder / f"mails{suffix}", folder / "data", **options)
+    new_task(folder / f"mails{suffix}", folder / "data", NewTask(**options))
     return folder / "data" / "mails"
 
 

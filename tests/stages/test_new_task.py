@@ -19,7 +19,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import is_code, text_key
 from pipeline.data.tables import FORMATS, read_table, write_table
 from pipeline.data.task_data import load_all_rows
-from pipeline.data.tasks import find_task
+from pipeline.data.tasks import NewTask, find_task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import ScoredRows
 from pipeline.system.errors import PipelineError
@@ -66,7 +66,7 @@ def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Pat
     pairs = [(f"query {row % 4}", f"passage {row} in words", ("yes", "no")[row % 3 == 0]) for row in range(120)]
     pairs += [(f"own query {row}", f"own passage {row}", ("yes", "no")[row % 2]) for row in range(80)]
     pd.DataFrame(pairs, columns=["query", "passage", "label"]).to_csv(tmp_path / "mine.csv", index=False)
-    lines = new_task(tmp_path / "mine.csv", tmp_path / "data", split=split).splitlines()
+    lines = new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask(split=split)).splitlines()
     parts = {
         part: read_table(tmp_path / "data" / "mine" / f"{part}.csv")
         for part in ("train", "dev", "test")[: split.count("/") + 1]
@@ -139,11 +139,12 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
     table: pd.DataFrame, suffix: str, split: str, seed: int
 ) -> None:
     text = [column for column in table if column not in ("label", "id")]
+    wanted = NewTask(text=",".join(text), label="label", split=split)
     with TemporaryDirectory() as folder:
         file, data = Path(folder) / f"mine{suffix}", Path(folder) / "data"
         write_table(table, file)
         try:
-            new_task(file, data, text=",".join(text), label="label", split=split, seed=seed)
+            new_task(file, data, wanted, seed=seed)
         except PipelineError as error:
             assert "\n" not in str(error)
             assert not data.exists()
@@ -153,7 +154,7 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
         parts = [part for part in (loaded.train, loaded.dev, loaded.test) if part is not None]
         written = [read_table(data / "mine" / f"{part}{suffix}") for part in ("train", "dev", "test")[: len(parts)]]
         again = Path(folder) / "again"
-        new_task(file, again, text=",".join(text), label="label", split=split, seed=seed)
+        new_task(file, again, wanted, seed=seed)
         for new in (again / "mine").iterdir():
             assert new.read_bytes() == (data / "mine" / new.name).read_bytes()
 
@@ -310,7 +311,7 @@ def test_labels_are_mended_and_the_task_replaced_without_an_editor(run: Command,
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    new_task(tickets(tmp_path), tmp_path / "data", name="mine")
+    new_task(tickets(tmp_path), tmp_path / "data", NewTask(name="mine"))
     return tmp_path / "data" / "mine"
 
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.tables import read_foreign
 from pipeline.data.task_data import load_all_rows
-from pipeline.data.tasks import find_task
+from pipeline.data.tasks import NewTask, find_task
 from pipeline.system.errors import PipelineError
 from stages.new_task import new_task
 
@@ -288,7 +288,7 @@ def write(rows: Rows, file: Path) -> None:
 def test_a_table_becomes_the_task_that_its_author_means(name: str, tmp_path: Path) -> None:
     case, file = CASES[name], tmp_path / f"mine{CASES[name].suffix}"
     write(case.rows, file)
-    said = new_task(file, tmp_path / "data", **case.options)
+    said = new_task(file, tmp_path / "data", NewTask(**case.options))
     task = find_task("mine", tmp_path / "data")
     assert (task.text, task.classes) == (case.text, case.classes)
     assert [part for part in case.said if part not in said] == []
@@ -316,7 +316,7 @@ SEVERAL: dict[str, tuple[Rows, str]] = {
 def test_several_labels_a_row_are_a_task_however_they_are_spelt(table, separator, option, tmp_path) -> None:
     write(table, tmp_path / "mine.csv")
     given = option | ({"separator": separator} if separator not in "|;" and option else {})
-    said = new_task(tmp_path / "mine.csv", tmp_path / "data", **given)
+    said = new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask(**given))
     task = find_task("mine", tmp_path / "data")
     assert (task.kind, task.classes, task.files.separator) == ("labels", ("neg", "pos"), separator)
     assert "--kind classes" not in said or not option
@@ -343,7 +343,7 @@ def test_several_labels_a_row_are_a_task_however_they_are_spelt(table, separator
 def test_columns_of_0_and_1_may_be_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     write(SEVERAL["flags"][0] | {"odd": [0, 1, 2] * 20}, tmp_path / "mine.csv")
     try:
-        assert said in new_task(tmp_path / "mine.csv", tmp_path / "data", **options)
+        assert said in new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask(**options))
     except PipelineError as error:
         assert said in str(error)
 
@@ -386,7 +386,7 @@ def test_what_has_no_one_label_is_refused_with_what_to_do(name: str, tmp_path: P
 def test_a_label_to_drop_that_no_row_has_is_refused(tmp_path: Path) -> None:
     write(rows_of(["a", "b"]), tmp_path / "mine.csv")
     with pytest.raises(PipelineError, match="no row has '-1'"):
-        new_task(tmp_path / "mine.csv", tmp_path / "data", drop_labels=["-1"])
+        new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask(drop_labels=("-1",)))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_later_rows_are_read_by_the_labels_of_the_file(
     values: list[str], options: dict[str, Any], later: list[Any], numbers: list[int], tmp_path: Path
 ) -> None:
     write(rows_of(values), tmp_path / "mine.csv")
-    new_task(tmp_path / "mine.csv", tmp_path / "data", **options)
+    new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask(**options))
     task = find_task("mine", tmp_path / "data")
     table = pd.DataFrame({"text": [f"text {row}" for row in range(len(later))], "label": later}, dtype=object)
     assert canonical_rows(task, table, "later", source=task.files)["label"].tolist() == numbers

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -272,6 +273,33 @@ def find_task(name: str, *data: Path) -> Task:
         f"unknown task {shortened(name)}{hint}: python -m pipeline tasks list names all; or name a task file, or put"
         " <task>/task.toml into --data DIR"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTask:
+    """A task to be made from a table. What is not given is found by names and content, or left out."""
+
+    name: str | None = None
+    "Name of the task (from the file's name)."
+    text: str | None = None
+    "The column of the texts, or two for pairs, such as question,answer (found by name and content)."
+    label: str | None = None
+    "The column of the labels, or several of 0 and 1, such as toxic,threat (found by name and content)."
+    kind: Kind | None = None
+    (
+        "classes, score, or labels, of which a row may have several or none (by the content: score, if numbers have"
+        " fractions or many different values; labels, if cells hold lists, or join what others hold alone)."
+    )
+    drop_labels: tuple[str, ...] | None = None
+    "A label that stands for none, such as -1: its rows are left out; may be given several times."
+    rename: tuple[str, ...] | None = None
+    "A label under another name, such as Rechnug=Rechnung; several with commas or several times."
+    separator: str | None = None
+    "What stands between the labels of a row in a text, such as ; (found by content, else |)."
+    similar: str | None = None
+    "Of two classes of pairs, the one of similar texts, for --head cosine (by its name)."
+    split: str = "80/10/10"
+    "Percentages of train, dev and test, or of train and dev."
 
 
 def _in_order(value: Any) -> Any:

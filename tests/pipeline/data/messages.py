@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.data.propose import Proposal, propose
+from pipeline.data.tasks import NewTask
 
 SIZE = 40
 
@@ -24,7 +25,7 @@ def table(**columns: Any) -> pd.DataFrame:
 
 
 def proposed(rows: pd.DataFrame, **options: Any) -> Proposal:
-    return propose(rows.set_axis(rows.index + 2), "rows.csv", **options)  # rows of a csv are numbered from 2
+    return propose(rows.set_axis(rows.index + 2), "rows.csv", NewTask(**options))  # rows of a csv are numbered from 2
 
 
 COMMAS = [f"{row},5" for row in range(SIZE)]

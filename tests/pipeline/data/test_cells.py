@@ -15,7 +15,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, is_blank
 from pipeline.data.propose import propose
 from pipeline.data.tables import read_table
-from pipeline.data.tasks import Task
+from pipeline.data.tasks import NewTask, Task
 from pipeline.system.errors import PipelineError
 
 BLANKS = [None, "", " \n", float("nan"), pd.NA, pd.NaT]
@@ -67,7 +67,8 @@ def test_the_texts_of_a_new_task_are_those_that_a_model_reads(cells: list[Any]) 
         found[0] = read["text_a"].to_dict()
     try:
         # The labels are those of the texts, or rows of equal texts would be left out.
-        rows = propose(table.assign(label=[cell_name(cell) for cell in table["text"]]), "rows", text=["text"]).rows
+        labelled = table.assign(label=[cell_name(cell) for cell in table["text"]])
+        rows = propose(labelled, "rows", NewTask(text="text")).rows
         found[1] = {int(row["id"]): row["text_a"] for row in rows.to_dict("records")}
     except PipelineError as error:
         if "not text" not in str(error) and "Unicode" not in str(error):  # too few labels

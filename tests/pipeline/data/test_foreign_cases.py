@@ -20,7 +20,7 @@ from pipeline.data.cells import as_label, as_number
 from pipeline.data.propose import Proposal, propose
 from pipeline.data.tables import read_foreign, read_table, write_table
 from pipeline.data.task_data import load_split
-from pipeline.data.tasks import Files, Task
+from pipeline.data.tasks import Files, NewTask, Task
 from pipeline.system.errors import PipelineError
 
 SIZE = 12
@@ -240,7 +240,7 @@ def test_a_column_is_found_in_any_case_and_with_blanks(column: str) -> None:
 def test_a_column_is_the_same_in_every_unicode_form(name: str, form: Any) -> None:
     old, new = (pd.DataFrame({unicodedata.normalize(f, name): TEXTS, "label": LABELS}) for f in (form, "NFC"))
     for trained, other in ((old, new), (new, old)):
-        proposal = propose(trained, "rows", text=[trained.columns[0]])
+        proposal = propose(trained, "rows", NewTask(text=trained.columns[0]))
         assert canonical_rows(task_of(proposal), other, "rows")["text_a"].tolist() == TEXTS
 
 
@@ -261,7 +261,7 @@ def test_thousands_may_be_grouped_without_commas(text: str, number: float) -> No
     assert np.isnan(as_number("1 19"))
     scores = [text, *map(str, range(3, 30))]
     table = pd.DataFrame({"text": [f"row {row} here" for row in range(28)], "value": scores})
-    proposal = propose(table, "rows", label="value", kind="score")
+    proposal = propose(table, "rows", NewTask(label="value", kind="score"))
     assert proposal.rows["label"].tolist() == [number, *map(float, range(3, 30))]
     assert as_label(text) in (text, "-5")
 

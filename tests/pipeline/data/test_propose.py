@@ -63,7 +63,7 @@ def test_a_guessed_text_column_by_which_many_rows_contradict_each_other_is_refus
         table(message=None, question=["one text"] * count + SENTENCES[count:]) for count in (SIZE // 4, SIZE // 4 + 1)
     )
     assert len(proposed(quarter).rows) == 30
-    assert len(proposed(more, text=["question"]).rows) == 29
+    assert len(proposed(more, text="question").rows) == 29
     with pytest.raises(PipelineError) as caught:
         proposed(more)
     assert "11 of 40 rows" in str(caught.value) and "--text question leaves out 11 rows" in str(caught.value)
@@ -131,9 +131,9 @@ def test_long_texts_raise_max_length() -> None:
         (table(queue=["x"]), {}, "fewer than two different labels in 40 rows"),
         (table(queue=[1]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=["1", "1.0"]), {"kind": "score"}, "fewer than two different labels"),
-        (table(message=["one text"]), {"text": ["message"]}, "fewer than two labels are left"),
+        (table(message=["one text"]), {"text": "message"}, "fewer than two labels are left"),
         (table(message=["one text"]), {}, "40 of 40 rows have the text of another row"),
-        (table(message=[["a", "b"]]), {"text": ["message"]}, "column 'message': not text"),
+        (table(message=[["a", "b"]]), {"text": "message"}, "column 'message': not text"),
     ],
 )  # fmt: skip
 def test_what_no_task_can_be_made_of_is_refused(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:

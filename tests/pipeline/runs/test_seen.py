@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.split import row_hashes
-from pipeline.data.tasks import Extra
+from pipeline.data.tasks import Extra, NewTask
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SEEN
 from pipeline.runs.workspace import Workspace
@@ -263,7 +263,7 @@ def test_a_model_that_is_trained_again_on_more_rows_leaves_its_old_ones_out_of_t
     for table in (rows, pd.concat([rows, rows_of("letter", 50)])):
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
         table.to_csv(file, index=False)
-        new_task(file, tmp_path / "data", split="60/10/30")
+        new_task(file, tmp_path / "data", NewTask(split="60/10/30"))
         if table is rows:
             record = extract("mails", quick("adapter", epochs=1), there, seed=0).record
             used = [pd.read_csv(tmp_path / "data" / "mails" / f"{split}.csv") for split in ("train", "dev")]
