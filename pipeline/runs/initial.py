@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from pipeline.methods.registry import members_of
 from pipeline.models.transfer_model import pair_features
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head
+from pipeline.runs.planned import PlannedRun
 from pipeline.runs.scoring import Scoring, features_of, probe, splits_of
 from pipeline.settings.parts import even_gate, gates_text
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
@@ -32,9 +32,6 @@ from pipeline.system.errors import PipelineError, few
 from pipeline.system.process import is_main_process
 from pipeline.system.reading import present, read_model
 from pipeline.system.streams import notice
-
-if TYPE_CHECKING:
-    from pipeline.runs.training_run import TrainingRun
 
 TESTED_ROWS = 2000
 """Training rows on which a source is tested, as a warm start or as the first of a fusion. If there are more, a seeded
@@ -87,7 +84,7 @@ class Chooser:
     Probes read the training rows of the run's first task, which ``scoring`` scores.
     """
 
-    def __init__(self, run: TrainingRun, scoring: Scoring) -> None:
+    def __init__(self, run: PlannedRun, scoring: Scoring) -> None:
         self.run, self.request, self.task, self.recipe = run, run.request, run.task, run.recipe
         self.backbone, self.workspace, self.rows = run.backbone, run.workspace, run.data[run.task.name].train
         self.scoring, self.accelerator = scoring, scoring.accelerator

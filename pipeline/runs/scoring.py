@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,7 @@ from pipeline.models.transfer_model import (
 from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble, tunes_threshold
 from pipeline.runs.outcome import load_weights
+from pipeline.runs.planned import PlannedRun
 from pipeline.runs.workspace import Workspace, first_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import best_threshold, best_threshold_of_labels, score
@@ -57,9 +58,6 @@ from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import TaskBatches, mixed
 from pipeline.training.objectives import Extend, mean_outputs, objective_of, output_scale
 from pipeline.training.progress import Companion, Progress, Scores
-
-if TYPE_CHECKING:
-    from pipeline.runs.training_run import TrainingRun
 
 MOST_ROWS = 5000
 """Training rows up to which :func:`probe_score` is worth its seconds: with more, training nearly always wins."""
@@ -366,7 +364,7 @@ class Batching:
     ``splits`` has the training rows of each task; if their order is random, also with each pair the other way round.
     """
 
-    def __init__(self, run: TrainingRun, accelerator: Accelerator) -> None:
+    def __init__(self, run: PlannedRun, accelerator: Accelerator) -> None:
         self.parts, self.data, self.accelerator = run.parts, run.data, accelerator
         self.tokenizer, self.seed = run.backbone.tokenizer, run.recipe.shuffle_seed(run.request.seed)
         self.cache_bytes = run.workspace.cache_gb * 2**30  # room for the cached outputs of frozen layers

@@ -1,9 +1,7 @@
-"""TrainingRun: one training run from request to record. Training for one task is joint training of one."""
+"""TrainingRun: one training run up to its record. Training for one task is joint training of one."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
 
 import pandas as pd
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor, nn
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.labels import Prediction
 from pipeline.data.split import at_most
-from pipeline.data.task_data import TaskData
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.layernorms import copied_parameters
 from pipeline.methods.registry import members_of
@@ -25,7 +22,6 @@ from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.build import Built
 from pipeline.runs.initial import Chooser, InitialModel
 from pipeline.runs.outcome import (
-    Trainable,
     get_or_train,
     overlap_notes,
     provenance,
@@ -34,9 +30,8 @@ from pipeline.runs.outcome import (
     seen_rows,
     tell_seen,
 )
+from pipeline.runs.planned import PlannedRun
 from pipeline.runs.scoring import Batching, Evaluations, Scoring, score_again, solve_head
-from pipeline.runs.workspace import RunRequest, Workspace, first_of, resolve_parts
-from pipeline.settings.kinds import KINDS, Kind
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.stats.metrics import fit_temperature
 from pipeline.system.atomic import check_writable
@@ -63,74 +58,12 @@ COSINE_ROWS = 1000
 """Maximum number of dev rows to test whether a cosine head reads two classes in the wrong order."""
 
 
-class TrainingRun(Trainable[RunRecord]):
-    """A request in a workspace: identifies the run, and trains it unless the ledger has it already.
+class TrainingRun(PlannedRun):
+    """A run that is trained unless the ledger has it already.
 
     The kept epoch has the best dev score, or for several tasks the best mean. If dev only selects, the kept model
-    predicts the test rows once. ``task`` is the only task or the first by name, and ``recipe`` its recipe. All recipes
-    of a run share their encoder and training settings.
-
-    Raises:
-        PipelineError: as :func:`pipeline.runs.workspace.resolve_parts`.
+    predicts the test rows once.
     """
-
-    def __init__(self, request: RunRequest, workspace: Workspace) -> None:
-        self.request, self.workspace = request, workspace
-        self.parts = resolve_parts(request, workspace)
-        self.backbone = workspace.backbone_for(*(part.recipe for part in self.parts.values()))
-        self.task, self.recipe, _ = first_of(self.parts)
-
-    @property
-    def kind(self) -> Kind:
-        return KINDS[self.request.kind]
-
-    @cached_property
-    def data(self) -> dict[str, TaskData]:
-        """The rows of each task."""
-        seed, data = self.request.seed, dict[str, TaskData]()
-        for name, part in self.parts.items():
-            rows = self.workspace.splits.of(part.task, part.limit, seed, part.recipe.extra)
-            data[name] = rows.permuted(seed) if part.recipe.permute_labels else rows
-        return data
-
-    def sources(self, adapters: Sequence[Artifact]) -> tuple[SourceRun, ...]:
-        """The runs that this one builds on: the run that it continues, else ``adapters``."""
-        start = self.request.start
-        if start is not None:
-            assert start.weights_sha256 is not None
-            return (SourceRun(task=start.task, run=start.run, digest=start.weights_sha256),)
-        return tuple(artifact.manifest.as_source for artifact in adapters)
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that the run's numbers depend on. A source is identified by the digest of its contents."""
-        request = self.request
-        return {
-            "kind": request.kind,
-            "tasks": {
-                name: {
-                    "meaning": part.task.meaning,
-                    "recipe": part.recipe.identity,
-                    "data": self.data[name].fingerprint,
-                }
-                for name, part in self.parts.items()
-            },
-            "seed": request.seed,
-            "backbone": self.backbone.identity,
-            "sources": [{"task": each.task, "digest": each.digest} for each in self.sources(request.adapters)],
-            # A warm-started adapter has the same candidates, and may start from none of them.
-            **({"start": request.start_rule} if request.start_rule else {}),
-        }
-
-    @property
-    def title(self) -> str:
-        start, source = self.request.start, ""
-        if self.request.in_turn:
-            source = f" from {self.request.adapters[0].manifest.task}"
-        elif start is not None:
-            source = " after linear probing" if self.request.probe else f" from {start.task}"
-        again = f" again ({self.recipe.reshuffle})" if self.recipe.reshuffle else ""
-        return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}{again}"
 
     def finished(self) -> RunRecord | None:
         """The ledger's record, if everything that the run leaves is still there."""
