@@ -1,4 +1,4 @@
-"""What an export writes: a trained model that reads texts; and where to: a folder, and a repository of the Hub.
+"""What is exported, a trained model and how it reads texts; and where to, a folder or a repository of the Hub.
 
 Imports no model, so that mistakes are reported before the libraries load.
 """

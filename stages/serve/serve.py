@@ -1,8 +1,7 @@
 """Serve the models of a store over HTTP: predictions, explanations, the served models, and the page to try them.
 
 Errors are ``{"error": "...", "error_type": "..."}``: 400 disallowed Host header, 404 unknown model, 405 method not
-allowed, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503
-stopping.
+allowed, 413 beyond a limit, 422 unfit body, 429 queue full, 500 server fault, 503 stopping.
 """
 
 import base64
