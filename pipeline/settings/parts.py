@@ -31,10 +31,8 @@ Tokens = Annotated[Whole, Field(le=8192)]
 
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
-SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
-MergeRule = Literal["none", "mean", "ties"]
 FusionForm = Literal["gated", "anchored", "standard", "mean", "experts"]
 FusionImplementation = Literal["fast", "stock"]
 Gate = Literal["token", "scalar", "vector", "matrix"]
@@ -161,7 +159,7 @@ class Merge(RecipePart):
 
     flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
 
-    rule: MergeRule = Field(
+    rule: Literal["none", "mean", "ties"] = Field(
         "none", description="mean: of the weights; ties: of their changes in training (Yadav et al. 2023)"
     )
     density: Real = Field(0.2, gt=0, le=1, description="share of each adapter's changes that is merged: the largest")
@@ -201,7 +199,7 @@ class Pretrained(RecipePart):
         None, gt=0, description="peak learning rate of embeddings; unset: as one layer below the lowest"
     )
     freeze_embeddings: bool = Field(False, description="freeze the embeddings")
-    second_encoder: SecondEncoder = Field(
+    second_encoder: Literal["none", "static", "tuned"] = Field(
         "none", description="a second encoder, frozen (static) or trained too (tuned)"
     )
 

@@ -19,9 +19,6 @@ Trainable = Literal["head", "probe", "adapter", "fusion", "full", "full+adapter"
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam", "constant"]
 AdamCorrection = Literal["moments", "step"]
-ScoreLoss = Literal["normalised", "raw"]
-CosineSimilar = Literal["first", "second"]
-CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
 
 USUAL_EPOCHS = 4
@@ -51,15 +48,15 @@ class Recipe(RecipePart):
     cosine_scale: CosineScale = Field(
         "clamped", description="how a cosine becomes a score: its positive part (clamped), or (cos + 1) / 2 (shifted)"
     )
-    cosine_threshold: CosineThreshold = Field(
+    cosine_threshold: Literal["zero", "tuned"] = Field(
         "zero",
         description="with a cosine head, pairs above this cosine are similar: 0 (zero), or the best on the validation"
         " rows (tuned)",
     )
-    cosine_similar: CosineSimilar = Field(
+    cosine_similar: Literal["first", "second"] = Field(
         "second", description="the class above that cosine; the task's key `similar` sets it to the first"
     )
-    score_loss: ScoreLoss = Field(
+    score_loss: Literal["normalised", "raw"] = Field(
         "normalised",
         description="squared error of a score on its own range (raw), or rescaled to -1..1 (normalised; clamped cosine:"
         " 0..1)",
