@@ -22,7 +22,7 @@ from pipeline.data.tasks import Split, Task
 from pipeline.system.atomic import locked, new_folder
 from pipeline.system.errors import PipelineError, few, one_line, rows_text, shortened
 from stages.check_task import task_in
-from stages.new_task import SPLITS, counted, row_count, shares_of, sharing_text, short
+from stages.new_task import SPLITS, comment, counted, row_count, shares_of, sharing_text, short
 
 _SHOWN = 8  # conflicts, or classes
 
@@ -81,8 +81,8 @@ def add_rows(
         with new_folder(folder) as temporary:
             shutil.copytree(folder, temporary, symlinks=True, dirs_exist_ok=True)
             toml = (temporary / "task.toml").read_text(encoding="utf-8")
-            name = "".join(letter if letter.isprintable() else "?" for letter in file.name)
-            (temporary / "task.toml").write_text(f"# Added from {name}: {counts}.\n{toml}", encoding="utf-8")
+            toml = f"# Added from {comment(file.name)}: {counts}.\n{toml}"
+            (temporary / "task.toml").write_text(toml, encoding="utf-8")
             for part, whole in zip(taking, tables, strict=True):
                 (temporary / part.file.name).unlink()  # which may be a link
                 write_table(whole, temporary / part.file.name)

@@ -235,9 +235,9 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     """The task as TOML, with comments on what the user may change."""
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
-        f"# Made from {_comment(file.name)} by tasks new (split {split}).",
+        f"# Made from {comment(file.name)} by tasks new (split {split}).",
         *(f"# Left out: {row_count(len(numbers))} {reason}." for reason, numbers in proposal.dropped.items()),
-        *(f"# Lost: all rows of {_comment(name)}." for name, (rows, count) in proposal.lost.items() if rows == count),
+        *(f"# Lost: all rows of {comment(name)}." for name, (rows, count) in proposal.lost.items() if rows == count),
         *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
         f"kind = {_toml(proposal.kind)}",
@@ -267,7 +267,7 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: st
     return "\n".join(lines) + "\n"
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

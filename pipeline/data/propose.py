@@ -81,6 +81,8 @@ class Proposal:
 def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Proposal:
     """Propose a task for a raw ``table``, as it is ``wanted``; what is not given is guessed.
 
+    Labels are first renamed (:func:`renames_in`).
+
     Left out, and counted: rows with a blank text or label or one of ``drop_labels``, and rows whose text is equal, but
     for case and white space, while their labels contradict each other: different classes, or scores further apart than
     a fifth of the range. If two thirds of the rows with a text agree, these stay.
@@ -267,20 +269,15 @@ def _complete_rows(
     The rows are indexed by number in the file.
     """
     problems: list[str] = []
-    read = [text_column(table[column], column, problems, may_be_blank=True) for column in columns.text]
+    texts = [text_column(table[column], column, problems, may_be_blank=True) for column in columns.text]
     if problems:
         raise PipelineError(f"{where}: {problems[0]}")
-    texts = [pd.Series(column).set_axis(table.index) for column in read]
-    lacks_text = np.logical_or.reduce([column.map(is_blank) for column in texts])
-    lacks_label = labels.isna().to_numpy()
-    named = {"id": foreign.ids_of(table)[0], **dict(zip(_TEXTS, texts, strict=False)), "label": labels}
-    rows = pd.DataFrame(named, table.index)
-    dropped = {
-        "with a label that --drop-labels names": rows.index[is_dropped].tolist(),
-        "without text": rows.index[lacks_text & ~is_dropped].tolist(),
-        "without a label": rows.index[lacks_label & ~lacks_text & ~is_dropped].tolist(),
-    }
-    return rows[~(lacks_text | lacks_label | is_dropped)], dropped
+    rows = pd.DataFrame({"id": foreign.ids_of(table)[0], **dict(zip(_TEXTS, texts, strict=False))})
+    rows = rows.set_axis(table.index).assign(label=labels)
+    lacks_text = np.logical_or.reduce([rows[column] == "" for column in _TEXTS[: len(texts)]])
+    reasons = ["with a label that --drop-labels names", "without text", "without a label"]
+    why = np.select([is_dropped, lacks_text, labels.isna()], reasons, "")
+    return rows[why == ""], {reason: rows.index[why == reason].tolist() for reason in reasons}
 
 
 def _agreeing(

@@ -138,8 +138,8 @@ def tokenise(
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
     with_tail = truncation == "head-and-tail" and len(columns) == 1
-    folder, file = token_cache() if cached else None, None
-    if folder is not None:
+    table = None
+    if cached and (folder := token_cache()) is not None:
         key = {
             "format": _FORMAT,
             "tokenizer": tokenizer.hash,
@@ -150,10 +150,10 @@ def tokenise(
             "with_tail": with_tail,
         }
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
-    table = None if file is None else _read_cached(file)
-    if table is None and file is not None:
-        _write_cached(_tokenise(rows, tokenizer, siamese, max_length, with_tail), file)
         table = _read_cached(file)
+        if table is None:
+            _write_cached(_tokenise(rows, tokenizer, siamese, max_length, with_tail), file)
+            table = _read_cached(file)
     if table is None:  # the cache cannot be written, or is not wanted
         table = pa.concat_tables(_tokenise(rows, tokenizer, siamese, max_length, with_tail))
     arrays = {name: Ragged(table[name]) for name in table.column_names if name != "is_cut"}
