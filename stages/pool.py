@@ -18,7 +18,6 @@ from pipeline.reporting.opponents import (
     holds_fusion,
     leading_fusion,
     mean_of_duels,
-    names_of,
     own_fusions,
 )
 from pipeline.reporting.report import comparison_text, detectable_text, judge, listed, points
@@ -243,9 +242,7 @@ def _testable(runs: StudyRuns) -> dict[str, Duel]:
 
 def _parts(duels: ByStudy) -> dict[str, Part]:
     return {
-        target: Part(
-            difference, names_of(runs, duel.ours[target]), names_of(runs, duel.best[target]), duel.trials[target]
-        )
-        for runs, duel in duels.items()
+        target: Part(difference, duel.ours[target].name, duel.best[target].name, duel.trials[target])
+        for duel in duels.values()
         for target, difference in duel.parts.items()
     }

@@ -22,7 +22,7 @@ from pipeline.reporting.report import (
 )
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_behind
 from pipeline.settings.recipe import MIN_STEPS
-from pipeline.stats.paired import Comparison, mean_difference
+from pipeline.stats.paired import Comparison
 from pipeline.system.reading import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
@@ -62,14 +62,9 @@ def advice(runs: StudyRuns) -> Advice | None:
     best = max(means, key=lambda line: means[line], default=None)
     if best is None:
         return None
-    others = {}
-    for line in (line for line in means if line != best):
-        pairs = [(runs.cell(line, target), runs.cell(best, target), target) for target in runs.study.targets]
-        parts = [part for pair in pairs if (part := runs.difference(*pair)) is not None]
-        shared = runs.shared([[*ours, *theirs] for ours, theirs, _ in pairs])
-        # Without common seeds on a target they cannot be paired.
-        if len(parts) == len(pairs) and (difference := mean_difference(parts, shared)) is not None:
-            others[line] = difference
+    differences = {line: runs.differences(line, best, runs.study.targets)[1] for line in means if line != best}
+    # Without common seeds on a target they cannot be paired.
+    others = {line: difference for line, difference in differences.items() if difference is not None}
     if not others:
         return None
     costs = {line: _cost(runs, line) for line in (best, *others)}

@@ -54,8 +54,22 @@ OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
 """Kinds of methods without fusion. On each target, the best method of a kind represents it."""
 
 
-Selected = dict[int, Line]
-"""The line that represents a side on a target, by seed."""
+@dataclass(frozen=True)
+class Side:
+    """What represents one side of a duel on a target."""
+
+    scores: Mapping[Line, Mapping[int, float]]
+    """The validation scores of the candidates, by seed."""
+    selected: Mapping[int, Line]
+    """The line that represents the side, by seed."""
+    group: Sequence[Scored]
+    """The runs of the selected lines, by seed."""
+    name: str
+    """The title of the selected line; several with the number of seeds that they represent: ``a (4), b (1)``."""
+    trials: int
+    """The number of runs per seed that it was chosen from; runs that candidates share count once."""
+    is_chosen_on_scores: bool
+    """Whether it was selected from several lines by its scores on the compared rows."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +77,24 @@ class Duel:
     """A fusion row against the best row of one kind on each target."""
 
     line: Line
-    ours: dict[str, Selected]
-    """By target, selected from the line and its variants by :func:`_best_by_target`."""
+    ours: dict[str, Side]
+    """By target, selected from the line and its variants."""
     kind: str
-    best: dict[str, Selected]
+    best: dict[str, Side]
     """By target, selected from the lines of the kind."""
-    trials: dict[str, tuple[int, int]]
-    """By target: the number of runs per seed that each side was chosen from."""
     parts: dict[str, Difference]
     """By target, over the common seeds."""
-    is_chosen_on_scores: bool = False
-    """Whether a side was selected from several lines by its scores on the compared rows."""
     comparison: Comparison | None = None
     """Test of the mean over targets; None if a side was selected on the compared rows, or seeds are missing."""
+
+    @property
+    def trials(self) -> dict[str, tuple[int, int]]:
+        """By target: the number of runs per seed that each side was chosen from."""
+        return {target: (self.ours[target].trials, self.best[target].trials) for target in self.parts}
+
+    @property
+    def is_chosen_on_scores(self) -> bool:
+        return any(side.is_chosen_on_scores for sides in (self.ours, self.best) for side in sides.values())
 
 
 ByStudy = Mapping[StudyRuns, Duel]
@@ -102,46 +121,29 @@ def duels(runs: StudyRuns) -> list[Duel]:
     The leading fusion's comparisons form one family and those of all other fusions a second, so that adding fusions
     does not make the study's main question harder.
     """
-    targets, result = runs.study.targets, []
-    for line, kind in product(runs.lines, OPPONENTS):
-        if runs.study.row(line.row).kind.takes != "fusion":
-            continue
-        sides = _candidates(runs, line, kind)
-        ours, best = (_best_by_target(runs, side) for side in sides)
-        parts = {
-            target: runs.difference(cell_of(runs, ours[target], target), cell_of(runs, best[target], target), target)
-            for target in targets
-            if target in ours and target in best
-        }
-        known = {target: difference for target, difference in parts.items() if difference is not None}
-        if len(known) < len(targets):
-            continue
-        trials = {target: (_trials(runs, sides[0], target), _trials(runs, sides[1], target)) for target in targets}
-        chosen = False  # on the rows that the tables show
-        for side, target in product(sides, targets):
-            candidates = _dev_scores(runs, side, target)
-            read = (scored.score.test for line in candidates for scored in runs.cell(line, target))
-            chosen = chosen or (len(candidates) > 1 and None in read)
-        result.append(Duel(line, ours, kind, best, trials, known, chosen))
+    study, result = runs.study, []
+    others = [line for line in runs.lines if not holds_fusion(study, line.row)]
+    kinds = {kind: _sides(runs, [o for o in others if is_one(study, o.row)]) for kind, is_one in OPPONENTS.items()}
+    for line in (line for line in runs.lines if study.row(line.row).kind.takes == "fusion"):
+        ours = _sides(runs, [line, *(other for other in runs.lines if study.row(other.row).variant_of == line.row)])
+        for kind, best in kinds.items():
+            both = [target for target in study.targets if target in ours and target in best]
+            parts = {target: runs.difference(ours[target].group, best[target].group, target) for target in both}
+            known = {target: difference for target, difference in parts.items() if difference is not None}
+            if len(known) == len(study.targets):
+                result.append(Duel(line, ours, kind, best, known))
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for leads in (True, False):
         family = [d for d in result if (d.line == leading_fusion(runs)) is leads and not d.is_chosen_on_scores]
-        verdicts |= report.judge({(d.line, d.kind): mean_of_duels({runs: d}) for d in family}, runs.study.looks)
+        verdicts |= report.judge({(d.line, d.kind): mean_of_duels({runs: d}) for d in family}, study.looks)
     return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
-
-
-def _candidates(runs: StudyRuns, fusion: Line, kind: str) -> tuple[list[Line], list[Line]]:
-    """The lines that may represent each side: a fusion with its variants, and the lines of a kind without fusion."""
-    variants = (line for line in runs.lines if runs.study.row(line.row).variant_of == fusion.row)
-    others = (line for line in runs.lines if not holds_fusion(runs.study, line.row))
-    return [fusion, *variants], [line for line in others if OPPONENTS[kind](runs.study, line.row)]
 
 
 def mean_of_duels(duels: ByStudy) -> Difference | None:
     """The mean difference over all targets of all studies; None if the seeds allow no test."""
     parts = [difference for duel in duels.values() for difference in duel.parts.values()]
     groups = {
-        runs: [[scored for side in (duel.ours, duel.best) for scored in cell_of(runs, side[t], t)] for t in duel.parts]
+        runs: [[*duel.ours[target].group, *duel.best[target].group] for target in duel.parts]
         for runs, duel in duels.items()
     }
     # Sources with one fixed seed add no variance between seeds.
@@ -150,17 +152,6 @@ def mean_of_duels(duels: ByStudy) -> Difference | None:
     if shared != "runs" and free:
         shared = shared_by([group for own in free.values() for group in own], next(iter(free)).ledger.find)
     return mean_difference(parts, shared)
-
-
-def cell_of(runs: StudyRuns, selected: Selected, target: str) -> list[Scored]:
-    """The selected lines' runs on a target, by seed."""
-    by_line = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in selected.values()}
-    return [by_line[line][seed] for seed, line in sorted(selected.items())]
-
-
-def names_of(runs: StudyRuns, selected: Selected) -> str:
-    """The title of the selected line; several with the number of seeds that they represent: ``a (4), b (1)``."""
-    return report.counted(map(runs.title, selected.values()))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
@@ -173,17 +164,7 @@ def duels_of_leading(runs: StudyRuns) -> list[Duel]:
     return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
 
 
-def _dev_scores(runs: StudyRuns, lines: list[Line], target: str) -> dict[Line, dict[int, float]]:
-    """The validation scores, by seed, of the ``lines`` with the most seeds on a target.
-
-    The others are no candidates: a mean over fewer seeds is more easily the best by chance.
-    """
-    scores = {line: {s.entry.seed: s.score.dev for s in runs.cell(line, target)} for line in lines}
-    most = max(map(len, scores.values()), default=0)
-    return {line: by_seed for line, by_seed in scores.items() if len(by_seed) == most > 0}
-
-
-def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
+def _sides(runs: StudyRuns, lines: Sequence[Line]) -> dict[str, Side]:
     """For each target and seed, the line with the best validation score among ``lines``.
 
     The line for a seed is selected on the *other* seeds. Selecting by the mean over all seeds would favour lines with
@@ -194,11 +175,29 @@ def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Selected]:
     """
     rows = list(dict.fromkeys(line.row for line in lines))
     ordered = sorted(lines, key=lambda line: (rows.index(line.row), line.source))
-    by_target = {target: _dev_scores(runs, ordered, target) for target in runs.study.targets}
-    return {target: _selected(scores) for target, scores in by_target.items() if scores}
+    sides = {}
+    for target in runs.study.targets:
+        cells = {line: {scored.entry.seed: scored for scored in runs.cell(line, target)} for line in ordered}
+        most = max(map(len, cells.values()), default=0)
+        # Lines with fewer seeds are no candidates: a mean over fewer seeds is more easily the best by chance.
+        cells = {line: own for line, own in cells.items() if len(own) == most > 0}
+        if not cells:
+            continue
+        scores = {line: {seed: scored.score.dev for seed, scored in own.items()} for line, own in cells.items()}
+        selected, trials = _selected(scores), dict[Line, int]()
+        for line in cells:
+            by_row = runs.study.trials_by_row(line.row, target)
+            trials |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
+        group, name = (
+            [cells[line][seed] for seed, line in selected.items()],
+            report.counted(map(runs.title, selected.values())),
+        )
+        chosen = len(cells) > 1 and any(scored.score.test is None for own in cells.values() for scored in own.values())
+        sides[target] = Side(scores, selected, group, name, sum(trials.values()), chosen)
+    return sides
 
 
-def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
+def _selected(scores: Mapping[Line, Mapping[int, float]]) -> dict[int, Line]:
     """For each seed, the line with the best mean over the other seeds."""
 
     def without(left_out: int, line: Line) -> float:
@@ -207,15 +206,6 @@ def _selected(scores: Mapping[Line, Mapping[int, float]]) -> Selected:
 
     seeds = sorted({seed for of_line in scores.values() for seed in of_line})
     return {seed: max((line for line in scores if seed in scores[line]), key=partial(without, seed)) for seed in seeds}
-
-
-def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
-    """The number of runs per seed that the best of ``lines`` is chosen from on a target; shared runs count once."""
-    tried: dict[Line, int] = {}
-    for line in _dev_scores(runs, lines, target):
-        by_row = runs.study.trials_by_row(line.row, target)
-        tried |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
-    return sum(tried.values())
 
 
 class CloseCall(NamedTuple):
@@ -233,26 +223,25 @@ class CloseCall(NamedTuple):
 def close_calls_of(duels: ByStudy, verdict: Verdict, family: int) -> Iterator[CloseCall]:
     """The cases in which the other of two nearly equal rows on one target would change the ``verdict``."""
     for runs, duel in duels.items():
-        sides = zip(_candidates(runs, duel.line, duel.kind), (duel.ours, duel.best), strict=True)
-        for target, (lines, side) in product(duel.parts, sides):
-            selected = side[target]
-            scores = {line: statistics.mean(own.values()) for line, own in _dev_scores(runs, lines, target).items()}
+        for target, is_own in product(duel.parts, (True, False)):
+            side = (duel.ours if is_own else duel.best)[target]
+            scores = {line: statistics.mean(own.values()) for line, own in side.scores.items()}
             for other, score in scores.items():
-                if {*selected.values()} == {other} or max(scores.values()) - score >= CLOSE:
+                if {*side.selected.values()} == {other} or max(scores.values()) - score >= CLOSE:
                     continue
-                there = side | {target: {scored.entry.seed: other for scored in runs.cell(other, target)}}
-                ours, best = (there, duel.best) if side is duel.ours else (duel.ours, there)
-                own, theirs = (cell_of(runs, each[target], target) for each in (ours, best))
-                if (part := runs.difference(own, theirs, target)) is None:
+                selected = dict.fromkeys(side.scores[other], other)
+                there = {target: replace(side, selected=selected, group=runs.cell(other, target))}
+                ours, best = (duel.ours | there, duel.best) if is_own else (duel.ours, duel.best | there)
+                if (part := runs.difference(ours[target].group, best[target].group, target)) is None:
                     continue
                 changed = replace(duel, ours=ours, best=best, parts=duel.parts | {target: part})
                 mean = mean_of_duels({**duels, runs: changed})
                 comparison = None if mean is None else mean.comparison(family)
                 if comparison is None or comparison.verdict == verdict:
                     continue
-                dev = statistics.mean(scored.score.dev for scored in cell_of(runs, selected, target))
+                dev = statistics.mean(scored.score.dev for scored in side.group)
                 text = (
-                    f"On {target}, {names_of(runs, selected)} was selected ({report.number(dev)} on dev). With"
+                    f"On {target}, {side.name} was selected ({report.number(dev)} on dev). With"
                     f" {runs.title(other)} ({report.number(score)}) there, {runs.title(duel.line)} would have"
                     f" {report.comparison_text(comparison, duel.kind)}."
                 )
@@ -295,13 +284,12 @@ def opponents_table(runs: StudyRuns) -> Table | None:
 def _duel_row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     parts = {}
     for target, difference in duel.parts.items():
-        own, best, (ours, theirs) = duel.ours[target], duel.best[target], duel.trials[target]
-        variant = f"{names_of(runs, own)} " if {*own.values()} != {duel.line} else ""
-        unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
-        used = runs_of((*cell_of(runs, own, target), *cell_of(runs, best, target)))
+        own, best = duel.ours[target], duel.best[target]
+        variant = f"{own.name} " if {*own.selected.values()} != {duel.line} else ""
+        trials = f", best of {own.trials} trials against best of {best.trials}" if own.trials != best.trials else ""
         # It has no verdict, because the mean is tested.
-        detail = f"{variant}against {names_of(runs, best)}{unlike}"
-        parts[target] = report.difference_cell(difference.value, used, untested=detail)
+        detail = f"{variant}against {best.name}{trials}"
+        parts[target] = report.difference_cell(difference.value, runs_of((*own.group, *best.group)), untested=detail)
     cells = {"method": report.line_cell(runs, duel.line), "against": report.text_cell(duel.kind)}
     if len(parts) == 1:
         ((target, cell),) = parts.items()
@@ -328,7 +316,7 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     groups = defaultdict[Verdict, list[str]](list)
     for (_, comparison), text in zip(named, report.amounts(dict(named), runs.study), strict=True):
         groups[comparison.verdict].append(text)
-    variants = ((names_of(runs, side), t) for t, side in tested[0].ours.items() if {*side.values()} != {leading})
+    variants = ((side.name, t) for t, side in tested[0].ours.items() if {*side.selected.values()} != {leading})
     calls = (call for call in close_calls(runs) if call.duel.line == leading)
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     sentences = report.paragraphs(
@@ -357,7 +345,7 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, Compariso
     """The comparisons, kinds with the same best rows on all targets as one; its name includes the row if it is one."""
     kinds = defaultdict[tuple[tuple[str, int, Line], ...], list[Duel]](list)
     for duel in tested:
-        best = ((target, seed, line) for target, selected in duel.best.items() for seed, line in selected.items())
+        best = ((target, seed, line) for target, side in duel.best.items() for seed, line in side.selected.items())
         kinds[tuple(best)].append(duel)
     named = {}
     for lines, own in kinds.items():

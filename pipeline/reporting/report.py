@@ -15,7 +15,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import Line
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.settings.study import Study
-from pipeline.stats.paired import LEVEL, Comparison, Difference, Verdict, mean_difference
+from pipeline.stats.paired import LEVEL, Comparison, Difference, Verdict
 from pipeline.system.reading import read_toml
 
 MISSING = "-"
@@ -374,15 +374,9 @@ def judge(family: Mapping[Key, Difference | None], looks: int) -> dict[Key, Comp
 def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
     """Every place against the study's reference on each target, and on the mean if the place has all targets."""
     family: dict[tuple[Place, str | None], Difference | None] = {}
-    for place in places:
-        line, rows = place
-        if str(line) == runs.study.reference:
-            continue
-        ours = {t: runs.cell(line, t, rows) for t in targets}
-        theirs = {t: runs.cell(runs.reference, t, rows) for t in targets}
-        parts = {t: runs.difference(ours[t], theirs[t], t) for t in targets}
-        family |= {(place, target): difference for target, difference in parts.items()}
-        known = [difference for difference in parts.values() if difference is not None]
-        if len(known) == len(targets) > 1:
-            family[place, None] = mean_difference(known, runs.shared([[*ours[t], *theirs[t]] for t in targets]))
+    for line, rows in places:
+        if str(line) != runs.study.reference:
+            parts, mean = runs.differences(line, runs.reference, targets, rows)
+            family |= {((line, rows), target): difference for target, difference in parts.items()}
+            family |= {((line, rows), None): mean} if len(targets) > 1 else {}
     return judge(family, runs.study.looks)

@@ -16,7 +16,7 @@ from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.settings.kinds import KINDS
 from pipeline.settings.recipe import MIN_STEPS, Recipe
 from pipeline.stats.metrics import Metric
-from pipeline.stats.paired import Difference, Shared, paired_difference
+from pipeline.stats.paired import Difference, Shared, mean_difference, paired_difference
 from pipeline.system.errors import PipelineError
 
 
@@ -215,6 +215,17 @@ class StudyRuns:
         by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
         pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
         return self.difference_of_pairs(pairs, target)
+
+    def differences(
+        self, line: Line | str, other: Line, targets: Sequence[str], rows: int | None = None
+    ) -> tuple[dict[str, Difference | None], Difference | None]:
+        """The :meth:`difference` of two lines on each target, and that of their means; None if one cannot be paired."""
+        sides = {target: (self.cell(line, target, rows), self.cell(other, target, rows)) for target in targets}
+        parts = {target: self.difference(*both, target) for target, both in sides.items()}
+        known = [difference for difference in parts.values() if difference is not None]
+        if len(known) < len(targets):
+            return parts, None
+        return parts, mean_difference(known, self.shared([[*ours, *theirs] for ours, theirs in sides.values()]))
 
     def difference_of_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str) -> Difference | None:
         """The paired difference on a task over pairs of a system's run and a reference's run.

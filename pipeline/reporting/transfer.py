@@ -274,19 +274,19 @@ class Adapter(NamedTuple):
 
 @dataclass(frozen=True)
 class FusionGain:
-    """A fusion row on one target; lists have a value per seed."""
+    """A fusion row on one target; lists have a value per seed for which it is known."""
 
     line: Line
     target: str
     group: list[Scored]
-    starts: list[float | None]
-    """Scores before the first step; None if the start was not scored."""
-    best: list[Adapter | None]
-    """The best of the fusion's adapters with a known score on the target; None if there is none."""
+    starts: list[float]
+    """Scores before the first step."""
+    best: list[Adapter]
+    """The best of the fusion's adapters with a known score on the target."""
     over_start: float | None
-    """Mean gain over the known ``starts``."""
+    """Mean gain over ``starts``."""
     over_best: float | None
-    """Mean gain over the known scores of the ``best``."""
+    """Mean gain over the known scores of ``best``."""
     steps_added: float
     """Optimiser steps of the fusion itself, without those of its adapters; mean over seeds."""
     comparison: Comparison | None = None
@@ -308,8 +308,9 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         ]
         # Ties go to the target's adapter.
         best = [max(_adapters(runs, one), key=lambda each: (each.dev, each.own), default=None) for one in records]
+        known = [start for start in starts if start is not None], [adapter for adapter in best if adapter is not None]
         gained = _gain(group, starts), _gain(group, [adapter and adapter.value for adapter in best])
-        gains.append(FusionGain(line, target, group, starts, best, *gained, statistics.mean(map(runs.steps, records))))
+        gains.append(FusionGain(line, target, group, *known, *gained, statistics.mean(map(runs.steps, records))))
         # None of other tasks' adapters kept its predictions on the target.
         own = (adapter.run if adapter is not None and adapter.own else None for adapter in best)
         pairs = [(record.run, adapter) for record, adapter in zip(records, own, strict=True)]
@@ -357,18 +358,19 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line per fusion row and target; None in a study without fusion."""
     gains, rows = fusion_gains(runs), []
     for gain in gains:
-        best = [adapter for adapter in gain.best if adapter is not None]
-        used = tuple(dict.fromkeys(adapter.run for adapter in best))
+        used = tuple(dict.fromkeys(adapter.run for adapter in gain.best))
         kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
         against = (gain.comparison, "the best adapter", "not tested")
         row = {
             "method": report.line_cell(runs, gain.line),
             "target": report.text_cell(gain.target),
             "start": report.text_cell(report.counted(_beginning(scored.record) for scored in gain.group)),
-            "start score": report.scores_cell([start for start in gain.starts if start is not None]),
-            "best adapter": report.text_cell(report.counted(adapter.task for adapter in best)),
-            "its score": report.scores_cell([adapter.value for adapter in best if adapter.value is not None], used),
-            "its steps": report.count_cell(mean_of(adapter.steps for adapter in best)),
+            "start score": report.scores_cell(gain.starts),
+            "best adapter": report.text_cell(report.counted(adapter.task for adapter in gain.best)),
+            "its score": report.scores_cell(
+                [adapter.value for adapter in gain.best if adapter.value is not None], used
+            ),
+            "its steps": report.count_cell(mean_of(adapter.steps for adapter in gain.best)),
             "fusion": report.group_cell(gain.group),
             "steps added": report.count_cell(gain.steps_added),
             "epoch kept": report.text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -207,24 +207,21 @@ def _lines(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:
 def _value_table(runs: StudyRuns, source: Published, name: str) -> Table:
     """A published table beside ours; it has its name where the study reproduces several."""
     values, tasks = published_values(source.model_copy(update={"table": name})), _tasks(runs, source)
-    columns: dict[Column, list[str]] = {}  # those of tasks come first
-    for column in (*product(tasks, _OF_A_TASK), *product([""], _OF_ALL_TASKS)):
-        for metric in dict.fromkeys(value.metric for value in values):
-            if (source.tasks.get(metric, ""), statistic_of(source.report, metric)) == column:
-                columns.setdefault(column, []).append(metric)
+    by_row = defaultdict[str, dict[Column, Value]](dict)
+    for value in values:
+        column = source.tasks.get(value.metric, ""), statistic_of(source.report, value.metric)
+        by_row[value.row].setdefault(column, value)
+    places = (*product(tasks, _OF_A_TASK), *product([""], _OF_ALL_TASKS))  # columns of tasks come first
+    columns = [place for place in places if any(place in own for own in by_row.values())]
     heads = ["method"]
     for task, statistic in columns:
         what = "parameters, millions" if statistic == PARAMETERS else statistic
         head = ", ".join(part for part in (task, what) if part)
         heads += [f"{head}, {source.report}", f"{head}, ours", *(["points"] if statistic != PARAMETERS else [])]
-    known = {(value.row, value.metric): value for value in values}
     rows = []
-    for row in dict.fromkeys(value.row for value in values):
-        cells = [Cell(row)]
-        for column, metrics in columns.items():
-            theirs = next((known[row, metric] for metric in metrics if (row, metric) in known), None)
-            cells += _cells(runs, row, theirs, column, tasks)
-        rows.append(tuple(cells))
+    for row, own in by_row.items():
+        cells = (_cells(runs, row, own.get(column), column, tasks) for column in columns)
+        rows.append((Cell(row), *chain.from_iterable(cells)))
     best = ", ".join(dict.fromkeys(statistic for _, statistic in columns if "best" in statistic))
     place = {"report": source.report, "tables": name, "split": source.split}
     table = Table.named("published", heads, rows, best=best, **place)

@@ -8,7 +8,7 @@ import pytest
 from pipeline.records.studies import Line
 from pipeline.reporting.opponents import (
     OPPONENTS,
-    Selected,
+    Side,
     _selected,
     close_calls,
     duels,
@@ -28,9 +28,9 @@ def runs_of(study: Synthetic) -> StudyRuns:
     return StudyRuns(study.result, study.ledger)
 
 
-def only(selected: Selected) -> Line:
+def only(side: Side) -> Line:
     """The line that represents all seeds."""
-    (line,) = {*selected.values()}
+    (line,) = {*side.selected.values()}
     return line
 
 
