@@ -15,8 +15,8 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.opponents import duels, leading_duels
+from pipeline.reporting.rows import main_comparisons
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.scores import main_comparisons
 from pipeline.stats.paired import Comparison
 from stages.archives import import_runs
 from stages.pool import pool, with_opponents, with_targets, with_variants

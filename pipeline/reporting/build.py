@@ -23,10 +23,8 @@ from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, RunRecord
 from pipeline.records.studies import Line, StudyResult
-from pipeline.reporting import effort, notes, opponents, scores, transfer
-from pipeline.reporting.figures import Drawing, drawing_style, write
-from pipeline.reporting.figures import models as model_figures
-from pipeline.reporting.figures import scores as score_figures
+from pipeline.reporting import notes, opponents, rows, transfer
+from pipeline.reporting.figures import Drawing, drawing_style, drawings, write
 from pipeline.reporting.published import published_tables
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table, value_text
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
@@ -36,18 +34,18 @@ from pipeline.system.errors import PipelineError, printable
 from pipeline.system.reading import backbone_text, read_model
 
 TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
-    scores.main_table,
-    effort.choices_table,
+    rows.main_table,
+    rows.choices_table,
     opponents.opponents_table,
-    effort.cost_table,
-    scores.low_resource_table,
+    rows.cost_table,
+    rows.low_resource_table,
     transfer.fusion_gain_table,
     transfer.built_on_table,
     transfer.forgetting_table,
     transfer.cross_task_table,
     published_tables,
-    effort.settings_table,
-    scores.epoch_table,
+    rows.settings_table,
+    rows.epoch_table,
 )
 """In the order of the report. A function returns None, or no table, if the study has nothing to show there."""
 
@@ -55,25 +53,25 @@ _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forg
 """Tables of test scores; they state which rows are the test rows, as each of several published tables does."""
 
 FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
-    score_figures.forest,
-    score_figures.pareto,
-    score_figures.low_resource_curves,
-    score_figures.contrast_map,
-    score_figures.forgetting_map,
-    score_figures.learning_curves,
-    model_figures.attention_maps,
-    model_figures.confusions,
-    model_figures.scatters,
-    model_figures.fusion_attention,
+    drawings.forest,
+    drawings.pareto,
+    drawings.low_resource_curves,
+    drawings.contrast_map,
+    drawings.forgetting_map,
+    drawings.learning_curves,
+    drawings.attention_maps,
+    drawings.confusions,
+    drawings.scatters,
+    drawings.fusion_attention,
 )
 """In the order of the report; one yields nothing where the study has no numbers for it."""
 
-VERDICT = (opponents.opponents_sentences, scores.main_verdict)
+VERDICT = (opponents.opponents_sentences, rows.main_verdict)
 """Functions that yield at most one sentence."""
 
 SENTENCES = (
-    scores.main_sentences,
-    scores.low_resource_sentences,
+    rows.main_sentences,
+    rows.low_resource_sentences,
     transfer.fusion_sentences,
     transfer.forgetting_sentences,
     notes.failure_sentences,
@@ -140,7 +138,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "run": [scored.record.run for scored in group],
             # Int64 keeps whole numbers whole next to empty fields.
             "train_rows": pd.array([runs.train_rows(scored) or None for scored in group], "Int64"),
-            "stored_parameters": pd.array([effort.stored([scored.record], runs.ledger) for scored in group], "Int64"),
+            "stored_parameters": pd.array([rows.stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
             "trials": [runs.study.trials_on_target(scored.entry.line.row) for scored in group],
             "precision": [scored.record.recipe.precision for scored in group],

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from pipeline.data.tasks import read_extras
 from pipeline.records.studies import Line
 from pipeline.reporting.report import MISSING, Cell, Table, count, difference_cell, number, scores_cell
+from pipeline.reporting.rows import epoch_scores
 from pipeline.reporting.runs import Scored, StudyRuns, records_of, runs_of
-from pipeline.reporting.scores import epoch_scores
 from pipeline.settings.kinds import KINDS, Method
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published, Study

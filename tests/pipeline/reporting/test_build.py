@@ -13,13 +13,12 @@ from pipeline.data.tables import write_table
 from pipeline.reporting import build
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures import Drawing
-from pipeline.reporting.figures.models import scatters
-from pipeline.reporting.figures.scores import forest, forgetting_map, learning_curves, pareto
+from pipeline.reporting.figures.drawings import forest, forgetting_map, learning_curves, pareto, scatters
 from pipeline.reporting.notes import notes
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
+from pipeline.reporting.rows import low_resource_sentences
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.scores import low_resource_sentences
 from pipeline.reporting.transfer import fusion_gain_table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Published

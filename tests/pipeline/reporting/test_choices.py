@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.records.store import SourceRun
-from pipeline.reporting.effort import choices_table
+from pipeline.reporting.rows import choices_table
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 

@@ -7,10 +7,9 @@ import pytest
 
 from pipeline.records.run_record import Cost, Parameters, RunRecord
 from pipeline.records.store import SourceRun
-from pipeline.reporting.effort import cost_table, stored, stored_parts
 from pipeline.reporting.report import share_cell
+from pipeline.reporting.rows import cost_table, main_table, stored, stored_parts
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.scores import main_table
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import write_json
 from tests.pipeline.reporting.synthetic import BACKBONE as WEIGHTS

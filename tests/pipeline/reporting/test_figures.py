@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Report
+from pipeline.reporting.rows import main_comparisons
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.scores import main_comparisons
 from tests.pipeline.reporting.synthetic import CLASSES, ROWS
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pipeline.records.studies import Line
-from pipeline.reporting.figures.scores import forest
+from pipeline.reporting.figures.drawings import forest
 from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.rows import main_table, main_verdict, main_verdicts
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.scores import main_table, main_verdict, main_verdicts
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import Shared, mean_difference, paired_difference
 from pipeline.system.errors import PipelineError

@@ -12,8 +12,8 @@ from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.notes import notes
 from pipeline.reporting.report import Table
+from pipeline.reporting.rows import epoch_scores, low_resource
 from pipeline.reporting.runs import AttentionMap, StudyRuns, difference_of_tables, shared_by
-from pipeline.reporting.scores import epoch_scores, low_resource
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import in_turn, make, predictions_of
 

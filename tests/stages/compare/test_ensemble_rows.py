@@ -8,7 +8,7 @@ import pytest
 from pipeline.data.labels import Prediction
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
-from pipeline.reporting.effort import stored
+from pipeline.reporting.rows import stored
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parse_study import parse_study
 from pipeline.stats.ensembling import combine
