@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,17 +66,17 @@ def ensemble(
         records, saved = _usable(task, ledger)
     chosen_on = chosen_on if saved.is_dev.all() else "dev"
     choosing = saved.is_dev if chosen_on == "dev" else _rows_to_choose_on(saved.labels, task, chosen_on, seed)
-    joined = saved.join(task, choosing, rule, best or (BEST if runs is None else len(saved.by_run)))
+    weights, prediction = saved.join(task, choosing, rule, best or (BEST if runs is None else len(saved.by_run)))
     single = max(saved.by_run, key=lambda run: saved.score(task, saved.by_run[run], choosing))
 
     def scores(part: np.ndarray) -> Scores:
         alone = saved.score(task, saved.by_run[single], part)
-        return Scores(rows=int(part.sum()), ensemble=saved.score(task, joined.prediction, part), best=alone)
+        return Scores(rows=int(part.sum()), ensemble=saved.score(task, prediction, part), best=alone)
 
     about = {"run", "kind", "backbone", "seed"}
     members = tuple(
         Member(**records[run].model_dump(include=about), weight=weight, dev=records[run].score(task.name).dev)
-        for run, weight in joined.weights.items()
+        for run, weight in weights.items()
     )
     marks = records[single].fingerprints(task.name)
     record = EnsembleRecord(
@@ -95,10 +95,11 @@ def ensemble(
         held_out=None if chosen_on == "all" else scores(~choosing),
         provenance=provenance(),
     )
-    joined.table.insert(2, "chosen_on", choosing)
+    table = prediction_table(saved.rows, prediction)
+    table.insert(2, "chosen_on", choosing)
     ensembles = Ensembles(reports)
     before = ensembles.find(name)
-    ensembles.write(record, joined.table)
+    ensembles.write(record, table)
     if before is not None and (before.rule, before.members) != (record.rule, record.members):
         runs_before = ", ".join(few([member.run for member in before.members]))
         notice(f"note: ensemble {name} ({before.rule} of {runs_before}) is replaced")
@@ -247,9 +248,9 @@ class EnsembleRun:
         chooses = saved.is_dev
         if chooses.all():
             raise PipelineError(f"{self.title}: all rows of '{task.name}' select members: none is left to score it on")
-        joined = saved.join(task, chooses, self.rule, self.most or BEST, self.most)
-        dev, test = (saved.score(task, joined.prediction, part) for part in (chooses, ~chooses))
-        taken = [self.members[run] for run in joined.weights]
+        weights, prediction = saved.join(task, chooses, self.rule, self.most or BEST, self.most)
+        dev, test = (saved.score(task, prediction, part) for part in (chooses, ~chooses))
+        taken = [self.members[run] for run in weights]
         first = next(iter(self.members.values()))
         own, trained = first.score(task.name), sum(each.cost.trainable_parameters for each in taken)
         counts = [each.parameters.model_dump() for each in taken]
@@ -277,7 +278,7 @@ class EnsembleRun:
             parameters=Parameters(**{part: sum(each[part] for each in counts) for part in Parameters.model_fields}),
             provenance=provenance(),
         )
-        table = joined.table.assign(split=np.where(chooses, "dev", "test"))
+        table = prediction_table(saved.rows, prediction).assign(split=np.where(chooses, "dev", "test"))
         curve = [{"epoch": 0, "loss": None, "dev": dev, "learning_rate": 0.0, "examples": 0, "seconds": 0.0}]
         ledger.finish(record, curve, {task.name: table})
         return record
@@ -299,26 +300,19 @@ class SavedPredictions:
 
     def join(
         self, task: Task, choosing: np.ndarray, rule: EnsembleRule, best: int, most: int | None = None
-    ) -> "Joined":
-        """Combine the runs into an ensemble: :func:`choose` sees only the rows marked in ``choosing`` (B,)."""
-        runs, predictions = [*self.by_run], [*self.by_run.values()]
-        seen = [prediction.on(choosing) for prediction in predictions]
+    ) -> tuple[dict[str, float], Prediction]:
+        """The weights of the runs that make an ensemble, and their joint prediction.
+
+        :func:`choose` sees only the rows marked in ``choosing`` (B,).
+        """
+        runs, seen = [*self.by_run], [prediction.on(choosing) for prediction in self.by_run.values()]
         chosen = choose(seen, self.labels[choosing], task.metric, rule, best, most)
-        prediction = combine([predictions[index] for index in chosen], list(chosen.values()), rule)
         weights = {runs[index]: weight for index, weight in chosen.items()}
-        return Joined(weights, prediction, prediction_table(self.rows, prediction))
+        return weights, combine([self.by_run[run] for run in weights], [*weights.values()], rule)
 
     def score(self, task: Task, prediction: Prediction, part: np.ndarray) -> float:
         """The task's metric of a prediction on a part (B,) of the rows."""
         return score(task.metric, prediction.values[part], self.labels[part])
-
-
-class Joined(NamedTuple):
-    """An ensemble: the weights of the runs that take part, and their joint prediction, also as a table."""
-
-    weights: dict[str, float]
-    prediction: Prediction
-    table: pd.DataFrame
 
 
 def saved_predictions(records: Mapping[str, RunRecord], task: Task, ledger: Ledger) -> SavedPredictions:

@@ -12,7 +12,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import TABLES_FILE, build_report, write_overview, write_page, write_tables
-from pipeline.reporting.runs import AttentionMap
+from pipeline.reporting.runs import AttentionMap, StudyRuns
 from pipeline.runs.build import restore_run, task_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.kinds import KINDS
@@ -25,7 +25,7 @@ from stages.studies import name_of_study
 SEPARATOR = "|||"
 MOST_TOKENS = 64
 """More could not be read in a picture."""
-Views = dict[tuple[str, str], str]
+Views = dict[tuple[str, str], tuple[RunRecord, str]]
 """The runs to show, each as it reads one of its tasks, with titles."""
 
 
@@ -93,10 +93,8 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
     opened = cache(lambda backbone, store: Workspace(backbone, None, store, ledger.root.parent))
     maps: list[AttentionMap] = []
     left_out: set[str] = set()
-    for (run, task), title in (_named(runs, ledger) if runs is not None else _chosen(result, ledger)).items():
-        record = ledger.find(run)
-        if record is None:
-            raise PipelineError(f"run {run} ({title}) is no longer in {ledger.root}: run compare again")
+    views = _named(runs, ledger) if runs is not None else _chosen(StudyRuns(result, ledger))
+    for (run, task), (record, title) in views.items():
         try:
             workspace = opened(record.backbone, Path(record.artifact).parents[2] if record.artifact else ledger.root)
             maps += _maps(record, task, title, sentences, workspace)
@@ -119,23 +117,20 @@ def parse_sentences(text: str) -> list[str]:
     return sentences
 
 
-def _chosen(result: StudyResult, ledger: Ledger) -> Views:
+def _chosen(runs: StudyRuns) -> Views:
     """For each row its first seed on the first target of the study that it has; what rows share is shown once.
 
     A model reads its tasks alike unless they have modules or layers of their own: then each is shown.
     """
-    study, views = result.study, Views()
-    main = [entry for entry in result.entries if entry.run is not None and entry.rows is None]
-    main.sort(key=lambda entry: (study.targets.index(entry.target), study.seeds.index(entry.seed)))
-    for row in study.methods:
-        own = [entry for entry in main if entry.line.row == row]
-        for entry in own[:1]:
-            assert entry.run is not None
-            record, title = ledger.find(entry.run), study.title(row, entry.line.source)
-            joint = record.recipe if record is not None and KINDS[record.kind].is_joint else None
-            apart = joint is not None and (joint.has_modules or joint.joint.split_layers > 0)
-            for target in [each.target for each in own if each.run == entry.run] if apart else [entry.target]:
-                views.setdefault((entry.run, target), f"{title} for {target}")
+    study, views = runs.study, Views()
+    for row in runs.rows:
+        own = [each for seed in study.seeds for each in runs.all(row) if each.entry.seed == seed]
+        own.sort(key=lambda each: study.targets.index(each.entry.target))
+        for scored in own[:1]:
+            record, title = scored.record, runs.title(scored.entry.line)
+            apart = KINDS[record.kind].is_joint and (record.recipe.has_modules or record.recipe.joint.split_layers > 0)
+            for each in [each for each in own if each.record.run == record.run] if apart else [scored]:
+                views.setdefault((record.run, each.entry.target), (record, f"{title} for {each.entry.target}"))
     return views
 
 
@@ -144,7 +139,8 @@ def _named(runs: Sequence[str], ledger: Ledger) -> Views:
     for run in runs:
         if (record := ledger.find(run)) is None:
             raise PipelineError(f"--runs {run}: no such run in {ledger.root}")
-        views |= {(run, task): f"{record.kind} for {task}, seed {record.seed}" for task in record.trained_on}
+        title = f"{record.kind} for {{}}, seed {record.seed}"
+        views |= {(run, task): (record, title.format(task)) for task in record.trained_on}
     return views
 
 

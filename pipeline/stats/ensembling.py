@@ -88,15 +88,13 @@ def _forward(order: Sequence[int], value: Callable[[dict[int, float]], float]) -
 
 
 def _added(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> dict[int, float]:
-    counts: dict[int, int] = {}
-    best: tuple[float, dict[int, float]] = (-np.inf, {})
+    counts, rounds = dict[int, int](), list[tuple[float, dict[int, float]]]()
     for _ in range(ROUNDS):
         tried = [{**counts, index: counts.get(index, 0) + 1} for index in order]
         values = [value(_shares(more)) for more in tried]
         counts = tried[int(np.argmax(values))]
-        if max(values) > best[0]:
-            best = max(values), _shares(counts)
-    return best[1]
+        rounds.append((max(values), _shares(counts)))
+    return max(rounds, key=lambda reached: reached[0])[1]  # the first of the best
 
 
 def first_half(labels: np.ndarray, seed: int) -> np.ndarray:

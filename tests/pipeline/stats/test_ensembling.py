@@ -9,7 +9,7 @@ from pipeline.data.labels import Prediction
 from pipeline.data.tasks import find_task
 from pipeline.stats.ensembling import choose, combine, first_half
 from pipeline.stats.metrics import accuracy
-from stages.ensemble import Joined, SavedPredictions
+from stages.ensemble import SavedPredictions
 
 ROWS = 60
 
@@ -116,17 +116,17 @@ def test_rows_that_do_not_choose_have_no_say_and_are_predicted_all_the_same() ->
     predictions, labels = simulated([0.4, 0.9, 0.6])
     choosing, task = first_half(labels, seed=0), find_task("trec")
 
-    def joined(labels: np.ndarray) -> Joined:
+    def joined(labels: np.ndarray) -> tuple[dict[str, float], Prediction]:
         rows = pd.DataFrame({"id": range(ROWS), "label": labels})
         return SavedPredictions(rows, choosing, dict(zip("abc", predictions, strict=True))).join(
             task, choosing, "mean", 5
         )
 
-    first = joined(labels)
-    assert first.weights == joined(np.where(choosing, labels, (labels + 1) % 3)).weights
-    together = combine([predictions["abc".index(run)] for run in first.weights], [*first.weights.values()], "mean")
-    np.testing.assert_array_equal(first.prediction.values, together.values)
-    assert len(first.prediction.values) == ROWS
+    weights, prediction = joined(labels)
+    assert weights == joined(np.where(choosing, labels, (labels + 1) % 3))[0]
+    together = combine([predictions["abc".index(run)] for run in weights], [*weights.values()], "mean")
+    np.testing.assert_array_equal(prediction.values, together.values)
+    assert len(prediction.values) == ROWS
 
 
 def sure_of(rows: int, *sure: int) -> Prediction:
