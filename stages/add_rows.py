@@ -52,7 +52,8 @@ def add_rows(
 
     Args:
         split: percentages of the new rows for train, dev and test instead.
-        rename, is_found: as for :func:`stages.new_task.new_task`.
+        rename: as for :class:`~pipeline.data.tasks.NewTask`.
+        is_found: as for :func:`stages.new_task.new_task`.
 
     Raises:
         PipelineError: unfit rows, or rows whose text is in dev or test with another label. Nothing is written.

@@ -122,9 +122,10 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
     if labels.explode().map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
-    if unknown := {*to_drop} - {*map(as_label, labels)}:
+    names_of_rows = labels.map(as_label) if to_drop else labels
+    if unknown := {*to_drop}.difference(names_of_rows):
         raise PipelineError(f"{where_label}: --drop-labels: no row has {', '.join(map(shortened, unknown))}")
-    is_dropped = labels.map(as_label).isin(to_drop).to_numpy(bool)
+    is_dropped = names_of_rows.isin(to_drop).to_numpy(bool)
     rows, dropped = _complete_rows(named, columns, labels, is_dropped, where)
     if unlabelled := len(dropped["without a label"]):
         where_label += f" (blank in {unlabelled:,} of {len(table):,} rows)"
