@@ -14,7 +14,7 @@ from pipeline.data.foreign import FEW, are_numbers
 from pipeline.data.labels import one_hot
 from pipeline.data.split import at_most, row_keys
 from pipeline.data.tables import read_table
-from pipeline.data.task_data import held_out_share, load_all_rows, load_split, tables_in
+from pipeline.data.task_data import held_out_share, is_labelled, load_all_rows, load_split, tables_in
 from pipeline.data.tasks import Split, Task, UnknownTaskError, find_task, own_files
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
@@ -95,12 +95,14 @@ def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]
     for file in tables_in(folder, task.files.test):
         with noted(problems):
             table = read_table(file)
+            lacks = f"no column '{task.label}' (it has {', '.join(map(repr, table.columns))})"
             if has_labels(task, table.columns):
-                wanted.append("test")
-                continue
+                if is_labelled(task, table):
+                    wanted.append("test")
+                    continue
+                lacks = f"column '{task.label}' is blank"
             texts["test"] = canonical_rows(task, table, str(file), source=task.files, labelled=False)
-            columns = ", ".join(map(repr, table.columns))
-            lines.append(f"test: {len(table):,} rows, no column '{task.label}' (it has {columns}): not scored")
+            lines.append(f"test: {len(table):,} rows, {lacks}: not scored")
     for split in wanted:
         with noted(problems):
             splits[split] = load_split(task, folder.parent, split)

@@ -355,6 +355,8 @@ def test_check_tells_that_a_test_split_has_no_labels_and_compares_its_texts(made
     assert lines[3] == f"test: {len(rows)} rows, no column 'queue' (it has 'id', 'message', 'Queues'): not scored"
     assert lines[:3] == labelled[:3] and lines[-2].startswith(f"test: 0 of {len(rows)} rows are longer")
     assert "equal texts: 1 of the test rows are also in train (delete these from train)" in lines
+    rows.rename(columns={"Queues": "queue"}).assign(queue=None).to_csv(test, index=False)
+    assert check_task(made).splitlines()[3] == f"test: {len(rows)} rows, column 'queue' is blank: not scored"
     rows.drop(columns="message").to_csv(test, index=False)
     with pytest.raises(PipelineError, match=r"test.csv: column 'message' is missing; the columns are 'id', 'Queues'"):
         check_task(made)
