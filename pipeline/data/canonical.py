@@ -62,7 +62,7 @@ def canonical_rows(
     label_column = source.label if isinstance(source, Hub) else task.label
     problems: list[str] = []
     if labelled and name_among(label_column, table.columns) is None and has_labels(task, table.columns):
-        table = table.assign(**{label_column: _labels_of_flags(task, table, problems)})
+        table = table.assign(**{label_column: flagged(table, task.classes, problems)})
     read = [*text_columns, *([label_column] if labelled else [])]
     found = {column: name_among(column, table.columns) for column in read}
     if missing := [column for column, own in found.items() if own is None]:
@@ -113,10 +113,10 @@ def has_labels(task: Task, columns: Sequence[str] | pd.Index) -> bool:
     return all(name_among(name, columns) is not None for name in wanted)
 
 
-def _labels_of_flags(task: Task, table: pd.DataFrame, problems: list[str]) -> pd.Series:
-    """The class numbers of every row, from a column of 0 and 1 for each class."""
+def flagged(table: pd.DataFrame, columns: Sequence[str], problems: list[str]) -> pd.Series:
+    """For every row, the numbers of the ``columns`` that have 1 there, not 0."""
     rows: list[list[int]] = [[] for _ in range(len(table))]
-    for number, name in enumerate(task.classes):
+    for number, name in enumerate(columns):
         values = table[str(name_among(name, table.columns))]
         flags = [_FLAGS.get(as_label(value) or "") for value in _values(values)]
         _report(problems, f"column '{name}': neither 0 nor 1", values, np.array([flag is None for flag in flags]))

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data import foreign
-from pipeline.data.canonical import text_column
+from pipeline.data.canonical import flagged, text_column
 from pipeline.data.cells import as_label, as_number, count_words, is_blank, is_object, listed, parts_of, text_key
 from pipeline.data.delimited import is_unnamed
 from pipeline.data.labels import Kind, Metric, same_form
 from pipeline.data.tasks import NewTask
-from pipeline.system.errors import PipelineError, few, rows_text, shortened
+from pipeline.system.errors import PipelineError, few, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
@@ -102,7 +102,11 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
     named = table.drop(columns=nameless)
     flags = foreign.flag_columns(named, text, label) if kind in (None, "labels") else []
     if flags:
-        label, named = "labels", named.drop(columns=flags).assign(labels=_flagged(named[flags], where))
+        problems: list[str] = []
+        held = flagged(named, flags, problems).map(lambda numbers: [flags[number] for number in numbers])
+        if problems:
+            raise PipelineError(f"{where}: {problems[0]}: write one of the two")
+        label, named = "labels", named.drop(columns=flags).assign(labels=held)
     columns = foreign.find_columns(named, where, text, label)
     where_label = f"{where}: column '{columns.label}'"
     if objects := list(filter(is_object, named[columns.label])):
@@ -202,18 +206,6 @@ def renames_in(options: Sequence[str], labels: Iterable[str | None], where: str)
     if unknown := renames.keys() - set(labels):
         raise PipelineError(f"{where}: --rename: no row has {', '.join(map(shortened, sorted(unknown)))}")
     return renames
-
-
-def _flagged(table: pd.DataFrame, where: str) -> pd.Series:
-    """The names of the columns that have 1 in a row, for every row of a table of 0 and 1."""
-    flags = table.map(as_label).replace({"true": "1", "false": "0"})
-    bad = ~flags.isin(["0", "1"])
-    if bad.to_numpy().any():
-        name = next(name for name in flags if bad[name].any())
-        rows = rows_text(table.index[bad[name]].tolist())
-        raise PipelineError(f"{where}: column {name!r} is neither 0 nor 1 in {rows}: write one of the two")
-    held = [[name for name, flag in zip(flags, row, strict=True) if flag == "1"] for row in flags.to_numpy()]
-    return pd.Series(held, table.index, dtype=object)
 
 
 def _label_lists(

@@ -337,7 +337,7 @@ def test_several_labels_a_row_are_a_task_however_they_are_spelt(table, separator
         ({"label": "pos"}, "'0': 20, '1': 40"),
         ({"label": "pos,neg", "drop_labels": ["neg"]}, "one label a row"),
         ({"label": "pos,nag"}, "no column 'pos,nag'"),
-        ({"label": "pos,odd"}, "'odd' is neither 0 nor 1 in rows 4, 7"),
+        ({"label": "pos,odd"}, "column 'odd': neither 0 nor 1 (20 in all): row 4: '2', row 7: '2', row 10: '2': "),
     ],
 )
 def test_columns_of_0_and_1_may_be_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
