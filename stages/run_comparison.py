@@ -1,29 +1,13 @@
 """How two finished runs differ: their settings, and a paired test on each task that both were scored on."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.reporting.runs import difference_of_tables
-from pipeline.stats.paired import Comparison
 from pipeline.system.errors import PipelineError
 from stages.runs import Runs
-
-
-@dataclass(frozen=True)
-class TaskComparison:
-    """Two runs on one task; ``test`` is None where their predictions cannot be paired."""
-
-    task: str
-    first: float
-    second: float
-    metric: str = "different metrics"
-    why_untested: str = ""
-    test: Comparison | None = None
-
-    def summary(self) -> dict[str, Any]:
-        return asdict(self) | {"test": self.test and {**asdict(self.test), "verdict": self.test.verdict}}
 
 
 @dataclass(frozen=True)
@@ -33,14 +17,11 @@ class RunComparison:
     first: RunRecord
     second: RunRecord
     settings: dict[str, tuple[Any, Any]]
-    scores: tuple[TaskComparison, ...]
+    scores: list[dict[str, Any]]
+    """The scores on each task; without a ``test``, its predictions cannot be paired."""
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "runs": [self.first.run, self.second.run],
-            "settings": self.settings,
-            "scores": [score.summary() for score in self.scores],
-        }
+        return {"runs": [self.first.run, self.second.run], "settings": self.settings, "scores": self.scores}
 
 
 def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
@@ -55,26 +36,27 @@ def compare_runs(runs: Runs, run: str, reference: str) -> RunComparison:
     keys = dict.fromkeys((*first, *second))
     differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
     shared = [task for task in ours.scores if task in theirs.scores]
-    scores = tuple(_compare_scores(task, ours, theirs, len(shared), runs.ledger) for task in shared)
+    scores = [_compare_scores(task, ours, theirs, len(shared), runs.ledger) for task in shared]
     return RunComparison(ours, theirs, differing, scores)
 
 
-def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger) -> TaskComparison:
+def _compare_scores(task: str, ours: RunRecord, theirs: RunRecord, family: int, ledger: Ledger) -> dict[str, Any]:
     """Their scores on a task, tested as one of ``family`` comparisons where their predictions can be paired."""
     first, second = ours.score(task), theirs.score(task)
-    scores = TaskComparison(task, first.value, second.value)
+    both = {"task": task, "first": first.value, "second": second.value, "metric": first.metric}
+    scores: dict[str, Any] = {**both, "why_untested": "", "test": None}
     if first.metric != second.metric:
-        return replace(scores, why_untested="their metrics differ")
-    scores = replace(scores, metric=first.metric)
+        return scores | {"metric": "different metrics", "why_untested": "their metrics differ"}
     try:
         tables = [ledger.predictions(each.run, task) for each in (ours, theirs)]
     except PipelineError as error:
-        return replace(scores, why_untested=str(error))
+        return scores | {"why_untested": str(error)}
     difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
     if difference is None:
-        both = f"evaluate --target {task} --split test --using {ours.run} --against {theirs.run}"
-        return replace(scores, why_untested=f"they were scored on different rows: {both} takes rows new to both")
-    return replace(scores, test=difference.comparison(family))
+        command = f"evaluate --target {task} --split test --using {ours.run} --against {theirs.run}"
+        return scores | {"why_untested": f"they were scored on different rows: {command} takes rows new to both"}
+    test = difference.comparison(family)
+    return scores | {"test": asdict(test) | {"verdict": test.verdict}}
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
@@ -380,10 +380,8 @@ def numeric_columns(table: Table) -> list[bool]:
 SUMMARY = "summary.json"
 
 
-class Summary(BaseModel):
+class Summary(BaseModel, frozen=True):
     """A study's entry in the overview, stored as ``summary.json`` beside its page."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     """The title of its page."""

@@ -8,24 +8,14 @@ from math import sqrt
 from typing import Any
 
 from pipeline.records.studies import Line
-from pipeline.reporting.report import (
-    TEXTS,
-    amounts,
-    capital,
-    count,
-    interval_text,
-    listed,
-    paragraphs,
-    points,
-    value_text,
-    where_text,
-)
+from pipeline.reporting import report
+from pipeline.reporting.report import interval_text, paragraphs, points, value_text
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_behind
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.stats.paired import Comparison
 from pipeline.system.reading import backbone_text
 
-_NOTES: Mapping[str, Any] = TEXTS["notes"]
+_NOTES: Mapping[str, Any] = report.TEXTS["notes"]
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
 """Allowed difference of predictions between kinds of hardware, as a probability or a share of the score's range."""
 
@@ -94,19 +84,19 @@ def advice_sentences(runs: StudyRuns) -> Iterator[str]:
     missed = max(test.detectable for test in undecided)
 
     def named(tests: dict[Line, Comparison]) -> str:
-        return "; ".join(amounts({runs.title(line): test for line, test in tests.items()}, study))
+        return "; ".join(report.amounts({runs.title(line): test for line, test in tests.items()}, study))
 
     yield from paragraphs(
-        TEXTS["advice"]["text"],
+        report.TEXTS["advice"]["text"],
         use=runs.title(found.use),
-        highest=where_text(study) if found.use == found.best else "",
-        near=where_text(study) if found.use != found.best else "",
+        highest=report.where_text(study) if found.use == found.best else "",
+        near=report.where_text(study) if found.use != found.best else "",
         best=runs.title(found.best),
         behind="" if behind is None else f"{points(behind.difference)} points ({interval_text(behind, study)})",
         worse=named(found.cheaper(significant=True)),
         lower=named(found.cheaper(significant=False)),
-        parameters=count(parameters),
-        seconds=count(seconds),
+        parameters=report.count(parameters),
+        seconds=report.count(seconds),
         rows=" to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]))),
         missed=points(missed, sign=False) if 0 < missed < 1 else "",
         nothing="" if missed < 1 else "no",
@@ -118,7 +108,7 @@ def cautions(runs: StudyRuns) -> Iterator[str]:
     if advice(runs) is not None:
         rising = dict.fromkeys(line for line, _, group in runs.cells() if runs.is_rising(group))
         yield from paragraphs(
-            TEXTS["advice"]["cautions"],
+            report.TEXTS["advice"]["cautions"],
             seed="One seed" if len(runs.study.seeds) == 1 else "",
             rising=runs.titles(rising),
             selected="selected" if any(scored.score.test is None for scored in runs.scored) else "",
@@ -194,7 +184,7 @@ def scoring_text(runs: StudyRuns) -> str:
     targets: dict[str, list[str]] = {}
     for target in runs.study.targets:
         targets.setdefault(_NOTES["scoring"][runs.study.scoring.of(target)], []).append(target)
-    which = (f"{text} ({listed(own)})" if len(targets) > 1 else text for text, own in targets.items())
+    which = (f"{text} ({report.listed(own)})" if len(targets) > 1 else text for text, own in targets.items())
     return f"Scores are on {'; on '.join(which)}."
 
 
@@ -223,7 +213,7 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     starts = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).of)
     starts = f" Methods that start from trained models: {starts}." if starts else ""
     if unlike:
-        yield _line("budgets", unlike=listed(unlike), steps="; ".join(_amounts(by_row)), starts=starts)
+        yield _line("budgets", unlike=report.listed(unlike), steps="; ".join(_amounts(by_row)), starts=starts)
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:
@@ -284,7 +274,7 @@ def _closed(runs: StudyRuns) -> Iterator[str]:
             if closed := sum(not any(gates) for gates in taken):
                 by_target.append(f"{target} ({closed} of {len(group)} run{'' if len(group) == 1 else 's'})")
         if by_target:
-            yield _line("closed", title=capital(runs.title(line)), targets=listed(by_target))
+            yield _line("closed", title=report.capital(runs.title(line)), targets=report.listed(by_target))
 
 
 def failure_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -142,10 +142,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
 def mean_of_duels(duels: ByStudy) -> Difference | None:
     """The mean difference over all targets of all studies; None if the seeds allow no test."""
     parts = [difference for duel in duels.values() for difference in duel.parts.values()]
-    groups = {
-        runs: [[*duel.ours[target].group, *duel.best[target].group] for target in duel.parts]
-        for runs, duel in duels.items()
-    }
+    groups = {runs: [[*own.ours[t].group, *own.best[t].group] for t in own.parts] for runs, own in duels.items()}
     # Sources with one fixed seed add no variance between seeds.
     free = {runs: own for runs, own in groups.items() if runs.study.source_seed is None}
     shared = shared_by([group for own in groups.values() for group in own], None)
@@ -188,10 +185,8 @@ def _sides(runs: StudyRuns, lines: Sequence[Line]) -> dict[str, Side]:
         for line in cells:
             by_row = runs.study.trials_by_row(line.row, target)
             trials |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
-        group, name = (
-            [cells[line][seed] for seed, line in selected.items()],
-            report.counted(map(runs.title, selected.values())),
-        )
+        group = [cells[line][seed] for seed, line in selected.items()]
+        name = report.counted(map(runs.title, selected.values()))
         chosen = len(cells) > 1 and any(scored.score.test is None for own in cells.values() for scored in own.values())
         sides[target] = Side(scores, selected, group, name, sum(trials.values()), chosen)
     return sides

@@ -360,6 +360,7 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
     for gain in gains:
         used = tuple(dict.fromkeys(adapter.run for adapter in gain.best))
         kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
+        scores = [adapter.value for adapter in gain.best if adapter.value is not None]
         against = (gain.comparison, "the best adapter", "not tested")
         row = {
             "method": report.line_cell(runs, gain.line),
@@ -367,9 +368,7 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
             "start": report.text_cell(report.counted(_beginning(scored.record) for scored in gain.group)),
             "start score": report.scores_cell(gain.starts),
             "best adapter": report.text_cell(report.counted(adapter.task for adapter in gain.best)),
-            "its score": report.scores_cell(
-                [adapter.value for adapter in gain.best if adapter.value is not None], used
-            ),
+            "its score": report.scores_cell(scores, used),
             "its steps": report.count_cell(mean_of(adapter.steps for adapter in gain.best)),
             "fusion": report.group_cell(gain.group),
             "steps added": report.count_cell(gain.steps_added),
@@ -385,16 +384,14 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
 
 def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
     """The gain from training over the best adapter and over the start, in a clause per fusion row with known gains."""
-    gains = fusion_gains(runs)
+    gains, line_of = fusion_gains(runs), attrgetter("line")
     best, starts = ([g for g in gains if g.over_best is not None], [g for g in gains if g.over_start is not None])
     if best:
-        clauses = (
-            f"{runs.title(line)} {_over_best([*own], runs.study)}" for line, own in groupby(best, attrgetter("line"))
-        )
+        clauses = (f"{runs.title(line)} {_over_best([*own], runs.study)}" for line, own in groupby(best, line_of))
         steps = report.count(max(gain.steps_added for gain in best))
         yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {'; '.join(clauses)}."
     if starts:
-        clauses = (f"{runs.title(line)} {_over_start([*own])}" for line, own in groupby(starts, attrgetter("line")))
+        clauses = (f"{runs.title(line)} {_over_start([*own])}" for line, own in groupby(starts, line_of))
         yield f"What training added to the start of a fusion: {'; '.join(clauses)}."
 
 

@@ -432,7 +432,7 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:
     assert [row.record.run for row in runs.listed(sort="task")] == [each.run for each in records]
     found = compare_runs(runs, records[0].run, records[1].run)
     assert {"seed"} <= set(found.settings) <= {"seed", "train (fingerprint)"}
-    assert found.scores[0].test is not None
+    assert found.scores[0]["test"] is not None
     description = runs.described(records[0].run)
     assert (description.problems, description.record.own.train_rows) == ([], 32)
     (use,) = runs.uses[records[0].run]

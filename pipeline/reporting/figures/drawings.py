@@ -13,17 +13,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from pipeline.data.labels import METRICS_OF
 from pipeline.records.studies import Line
-from pipeline.reporting.figures import (
-    DIVERGING_MAP,
-    SEQUENTIAL_MAP,
-    Drawing,
-    heat_map,
-    label_width,
-    legend_below,
-    look_of,
-    panels,
-    short_number,
-)
+from pipeline.reporting import figures
+from pipeline.reporting.figures import Drawing
 from pipeline.reporting.opponents import leading_duels, leading_fusion
 from pipeline.reporting.report import MARKS, MOST_NAMED, Figure, capital, points, where_text
 from pipeline.reporting.rows import epoch_scores, low_resource, main_comparisons, which_compared
@@ -53,8 +44,8 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     names = [fill(name, _NAME_WIDTH) for own in groups.values() for name in own]
     line = 0.23 if "\n" not in "".join(names) else 0.36
     height = 0.5 / len(groups) + line * sum(sizes) / len(groups)
-    width = 2.6 + label_width(part for name in names for part in name.split("\n"))
-    canvas, axes = panels(len(groups), columns=1, height=height, width=width, sharex=True, height_ratios=sizes)
+    width = 2.6 + figures.label_width(part for name in names for part in name.split("\n"))
+    canvas, axes = figures.panels(len(groups), columns=1, height=height, width=width, sharex=True, height_ratios=sizes)
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
         axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
@@ -97,7 +88,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     if len(runs.study.targets) > MOST_NAMED:
         scopes = scopes[:1]  # the targets one by one are in the CSV
     height, width = (3.4, 5.4) if len(scopes) == 1 else (2.5, 2.7)
-    canvas, axes = panels(len(scopes), height=height, width=width)
+    canvas, axes = figures.panels(len(scopes), height=height, width=width)
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():
@@ -106,7 +97,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
                 max(point.trainable_parameters, 1),
                 point.score,
                 yerr=point.deviation or None,
-                **look_of(point.method.row, runs.rows) | {"linestyle": "none"},
+                **figures.look_of(point.method.row, runs.rows) | {"linestyle": "none"},
                 label=runs.study.title(point.method.row),
             )
         front = own[own["front"]].sort_values("trainable_parameters")
@@ -114,11 +105,11 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.xaxis.set_major_formatter(short_number)
+        axis.xaxis.set_major_formatter(figures.short_number)
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    figures.legend_below(canvas, axes)
     joint = runs.titles(Line(name) for name in runs.rows if runs.study.row(name).kind.is_joint)
     yield Drawing(Figure.of("pareto", joint=joint), canvas, table)
 
@@ -154,14 +145,14 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
     if scores.empty:
         return
     shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
-    canvas, axes = panels(len(shown))
+    canvas, axes = figures.panels(len(shown))
     for axis, target in zip(axes, shown, strict=True):
         here = scores[scores["target"] == target]
         rows = here["method"].map(lambda line: line.row)
         for name in runs.rows:
             means = here[rows == name].groupby("epoch")["dev"].mean()
             if len(means):
-                look = look_of(name, runs.rows)
+                look = figures.look_of(name, runs.rows)
                 axis.plot(means.index, means, **look, markersize=4, label=runs.study.title(name))
         epochs = sorted(here["epoch"].unique())
         if len(epochs) <= 6:
@@ -170,7 +161,7 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    figures.legend_below(canvas, axes)
     yield Drawing(Figure.of("learning-curves"), canvas, scores)
 
 
@@ -181,14 +172,14 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         return
     scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
     scopes |= {target: [target] for target in curve.targets}
-    canvas, axes = panels(len(scopes))
+    canvas, axes = figures.panels(len(scopes))
     numbers = []
     for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
         for name in curve.rows:
             scored = [(curve.train_rows(point, targets), curve.mean(name, targets, point)) for point in curve.points]
             points = [(size, score) for size, score in scored if size is not None and score is not None]
             if points:
-                look = look_of(name, runs.rows)
+                look = figures.look_of(name, runs.rows)
                 axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
                 numbers += [(name, title, size, score) for size, score in points]
         ticks = sorted({size for _, scope, size, _ in numbers if scope == title})
@@ -197,7 +188,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set_xticks([], minor=True)
         axis.set(title=title, xlabel="training rows of the target", ylabel="score")
         axis.grid(alpha=0.3)
-    legend_below(canvas, axes)
+    figures.legend_below(canvas, axes)
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
     yield Drawing(Figure.of("low-resource"), canvas, table)
 
@@ -214,7 +205,7 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
     targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
     limit = max(0.01, *(abs(change.difference) for change in all_changes))
-    canvas, axes = panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
+    canvas, axes = figures.panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
     for axis, name in zip(axes, names, strict=True):
         differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
         image = _difference_map(axis, sources, targets, differences, limit)
@@ -238,8 +229,8 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     differences = {place: comparison.difference for place, comparison in compared.items()}
     marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
     limit = max(0.01, *map(abs, differences.values()))
-    width = 2.2 + label_width(lines.values()) + 0.8 * len(targets)
-    canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=width)
+    width = 2.2 + figures.label_width(lines.values()) + 0.8 * len(targets)
+    canvas, (axis,) = figures.panels(1, height=1.1 + 0.34 * len(lines), width=width)
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
@@ -261,8 +252,8 @@ def _difference_map(
     values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
     shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
     texts = [[shown.get(place, "") for place in line] for line in places]
-    how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
-    return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)
+    how = {"cmap": figures.DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
+    return figures.heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)
 
 
 MOST_CLASSES = 12
@@ -280,7 +271,7 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
         classes = [] if meaning.get("kind") == "labels" else [str(name) for name in meaning.get("classes") or ()]
         if not 2 <= len(classes) <= MOST_CLASSES:
             continue
-        canvas, axes = panels(len(groups), height=1.3 + 0.32 * len(classes))
+        canvas, axes = figures.panels(len(groups), height=1.3 + 0.32 * len(classes))
         numbers = []
         for axis, (line, group) in zip(axes, groups.items(), strict=True):
             counts = np.zeros((len(classes), len(classes)))
@@ -289,7 +280,7 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
                 np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
             shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
             texts = [[f"{100 * share:.0f}" for share in row] for row in shares]
-            heat_map(axis, shares, classes, classes, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+            figures.heat_map(axis, shares, classes, classes, texts, cmap=figures.SEQUENTIAL_MAP, vmin=0, vmax=1)
             axis.set(title=runs.title(line), xlabel="predicted", ylabel="true")
             numbers += [
                 (line, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
@@ -304,13 +295,13 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
     for target, groups in _shown(runs):
         if next(iter(groups.values()))[0].record.score(target).metric not in METRICS_OF["score"]:
             continue
-        canvas, axes = panels(len(groups), height=2.9, sharex=True, sharey=True)
+        canvas, axes = figures.panels(len(groups), height=2.9, sharex=True, sharey=True)
         parts, worst = [], []
         for axis, (line, (scored, *_)) in zip(axes, groups.items(), strict=True):
             table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
             labels, predictions = table["label"], table["prediction"]
             bins = axis.hexbin(
-                labels, predictions, gridsize=22, cmap=SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
+                labels, predictions, gridsize=22, cmap=figures.SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
             )
             at = int((predictions - labels).abs().to_numpy().argmax())
             name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
@@ -329,7 +320,7 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
             mark = np.arange(len(table)) == at
             parts.append(pd.DataFrame({"method": str(line), "seed": scored.entry.seed, **table, "worst": mark}))
         axes[0].set_ylabel("prediction")
-        bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
+        bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=figures.short_number)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_minor_locator(NullLocator())
         figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, groups), worst="; ".join(worst))
@@ -385,14 +376,14 @@ def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
     adapters = [task for task in runs.study.all_tasks if task in set(table["adapter"])]
     adapters += sorted(set(table["adapter"]) - set(adapters))
     sites = [site for site in _SITES if site in set(table["site"])]
-    width = 0.8 + 0.42 * len(adapters) + label_width(titles) / len(sites)
-    canvas, axes = panels(len(sites), height=1.2 + 0.24 * len(lines), width=width, sharey=True)
+    width = 0.8 + 0.42 * len(adapters) + figures.label_width(titles) / len(sites)
+    canvas, axes = figures.panels(len(sites), height=1.2 + 0.24 * len(lines), width=width, sharey=True)
     for axis, site in zip(axes, sites, strict=True):
         own = table[table["site"] == site]
         matrix = own.pivot_table(index=["method", "target"], columns="adapter", values="weight", aggfunc="mean")
         values = matrix.reindex(index=pd.MultiIndex.from_tuples(lines), columns=adapters).to_numpy()
         texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
-        image = heat_map(axis, values, titles, adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+        image = figures.heat_map(axis, values, titles, adapters, texts, cmap=figures.SEQUENTIAL_MAP, vmin=0, vmax=1)
         axis.set(title=_SITES[site], xlabel="adapter")
     canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
     yield Drawing(Figure.of("fusion-attention"), canvas, table)
@@ -419,11 +410,11 @@ def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
     columns = max(len(shown.layers) for shown in maps)
     longest = max(len(shown.keys(layer)) for shown in maps for layer in shown.layers)
     size = 1.2 + 0.13 * longest
-    canvas, axes = panels(columns * len(maps), height=size, width=max(size, 2.4), columns=columns)
+    canvas, axes = figures.panels(columns * len(maps), height=size, width=max(size, 2.4), columns=columns)
     highest = max(float(values.max()) for shown in maps for values in shown.layers.values())
     for line, shown in enumerate(maps):
         for axis, layer in zip(axes[line * columns :], shown.layers, strict=False):
-            image = axis.imshow(shown.layers[layer], cmap=SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
+            image = axis.imshow(shown.layers[layer], cmap=figures.SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
             axis.set_xticks(range(len(shown.keys(layer))), shown.keys(layer), rotation=90, fontsize=6)
             axis.set_yticks(range(len(shown.tokens)), shown.tokens, fontsize=6)
             axis.tick_params(length=0)
