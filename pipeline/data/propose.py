@@ -114,15 +114,15 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
             f"{where_label} holds objects, such as {shortened(objects[0])}: put the label into a column of its own, or"
             " name another column with --label"
         )
-    several, found, remarks = _label_lists(named[columns.label], kind, wanted.separator)
-    if several is not None and drop_labels:
+    labels, found, remarks = _read_labels(named[columns.label], kind, wanted.separator)
+    are_several = found is not None
+    if are_several and drop_labels:
         raise PipelineError("--drop-labels: is for tasks with one label a row: leave these labels out of the file")
-    labels = _labels(named[columns.label]) if several is None else several
     renames = renames_in(wanted.rename or (), labels.explode(), where_label)
-    if several is None:
-        labels = labels.map(lambda name: renames.get(name, name))
-    else:
+    if are_several:
         labels = labels.map(lambda names: tuple(dict.fromkeys(renames.get(name, name) for name in names)))
+    else:
+        labels = labels.map(lambda name: renames.get(name, name))
     if labels.explode().map(is_blank).all():
         raise PipelineError(f"{where_label} holds no labels: all its cells are empty (--label names another)")
     to_drop = [as_label(name) for name in drop_labels]
@@ -136,13 +136,12 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
     if rows["label"].nunique() < 2:
         raise PipelineError(f"{where_label} has fewer than two different labels in {len(rows)} rows with a text")
     meaning = foreign.meaning_of(columns.label)
-    task_kind = "labels" if several is not None else kind or foreign.kind_of(rows["label"], where_label, meaning)
+    task_kind = "labels" if are_several else kind or foreign.kind_of(rows["label"], where_label, meaning)
     hints: tuple[str, ...] = ()
     if task_kind == "score":
         rows["label"] = foreign.scores_of(rows, where_label)
     else:
         one_by_one = rows.explode("label").dropna(subset=["label"])
-        are_several = several is not None
         foreign.check_classes(one_by_one["label"], where_label, is_asked=kind is not None, are_several=are_several)
         hints = tuple(foreign.did_you_mean(one_by_one))
     kept, lost = _agreeing(rows, task_kind, labels[~is_dropped], columns, where, is_guessed=not text)
@@ -156,7 +155,7 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
         )
     names = [] if task_kind == "score" else list(set(rows["label"].explode().dropna()))
     names.sort(key=lambda name: (np.nan_to_num(as_number(name), nan=np.inf), name.casefold(), name))  # numbers first
-    joining = found or next(one for one in _SEPARATORS if several is None or not any(one in name for name in names))
+    joining = found or next(one for one in _SEPARATORS if not are_several or not any(one in name for name in names))
     return Proposal(
         columns=columns,
         kind=task_kind,
@@ -174,7 +173,7 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
         hints=hints,
         remarks=(
             *_remarks_on_columns(table, nameless, columns, guessed=not text),
-            *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None and several is None else ()),
+            *(_remarks_on_kind(rows["label"], task_kind, meaning) if kind is None and not are_several else ()),
             *remarks,
             *_remarks_on_no_labels(rows["label"].explode().dropna().map(as_label)),
         ),
@@ -208,12 +207,13 @@ def renames_in(options: Sequence[str], labels: Iterable[str | None], where: str)
     return renames
 
 
-def _label_lists(
+def _read_labels(
     column: pd.Series, kind: Kind | None, separator: str | None
-) -> tuple[pd.Series | None, str | None, list[str]]:
-    """The labels of every row (n,), tuples of names, the separator in their texts, and remarks; None: one label a row.
+) -> tuple[pd.Series, str | None, list[str]]:
+    """The label of every row (n,), or a tuple of several, what separates these in texts, and remarks.
 
-    Without a ``kind`` rows have several labels if a cell holds a list of several, or joins labels of other cells.
+    The separator is None if a row has one label, and empty if it has several and no text joins them. Without a ``kind``
+    rows have several labels if a cell holds a list of several, or joins labels of other cells.
     """
     are_lists = any(len(listed(value) or ()) > 1 for value in column)
     names = pd.Series(foreign.class_names(column), dtype=object)
@@ -221,7 +221,7 @@ def _label_lists(
     if kind is None and found == "," and foreign.are_numbers(names.str.split(",").explode()):
         found = None  # a decimal comma, perhaps
     if kind not in (None, "labels") or (kind is None and not are_lists and found is None):
-        return None, None, []
+        return _spelt_labels(column), None, []
     parts = ([as_label(part) for part in parts_of(value, found or "|")] for value in column)
     several = pd.Series([tuple(dict.fromkeys(filter(None, own))) for own in parts], column.index, dtype=object)
     remarks = []
@@ -232,10 +232,10 @@ def _label_lists(
     if none := int((several.map(len) == 0).sum()):
         has, kept = ("rows have", "are kept") if none > 1 else ("row has", "is kept")
         remarks.append(f"{none:,} {has} no label, and {kept} as such")
-    return several, found, remarks
+    return several, found or "", remarks
 
 
-def _labels(column: pd.Series) -> pd.Series:
+def _spelt_labels(column: pd.Series) -> pd.Series:
     """The class name of every row, as the file spells it; None for a blank."""
     raw = column.tolist()
     names = list(map(as_label, raw))

@@ -96,12 +96,7 @@ def test_pairs_have_two_texts_and_real_scores(tmp_path: Path) -> None:
     lines = [{"first": "a", "second": "b", "score": 5}, {"first": "c", "second": "d", "score": "0.5"}]
     file.write_text("\n".join(map(json.dumps, lines)))
     rows = load_split(pair_task(), tmp_path, "dev")
-    assert rows.to_dict("list") == {
-        "id": ["0", "1"],
-        "text_a": ["a", "c"],
-        "text_b": ["b", "d"],
-        "label": [5.0, 0.5],
-    }
+    assert rows.to_dict("list") == {"id": ["0", "1"], "text_a": ["a", "c"], "text_b": ["b", "d"], "label": [5.0, 0.5]}
     assert rows["label"].dtype == np.float64
 
 
@@ -533,11 +528,7 @@ BAD: dict[str, tuple[Task, dict[str, str], list[str]]] = {
     ),
     "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 3"]),
     "no columns": (task(), {"mood/train.jsonl": "{}\n{}\n"}, ["column 'text', 'label' is missing; the columns are"]),
-    "semicolons": (
-        task(),
-        {"mood/train.csv": "text;label\na;1\nb;0\n"},
-        ["the columns are 'text;label'"],
-    ),
+    "semicolons": (task(), {"mood/train.csv": "text;label\na;1\nb;0\n"}, ["the columns are 'text;label'"]),
     "bad dev": (
         task(),
         {"mood/train.csv": GOOD, "mood/dev.csv": "text,label\na,3\nb,0\n"},
