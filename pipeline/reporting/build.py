@@ -219,7 +219,7 @@ def write_page(report: Report, folder: Path) -> None:
     for run, line in zip(report.results["run"], report.results["method"], strict=True):
         labels[run][report.study.title(line.row, line.source)] = None
     views = [
-        run_view(record, report.curves.get(run), "; ".join(labels[run]) or record.kind)
+        run_view(record, report.curves[run], "; ".join(labels[run]) or record.kind)
         for run, record in report.records.items()
     ]
     page = TEMPLATES.get_template("index.html").render(
@@ -233,7 +233,7 @@ def write_page(report: Report, folder: Path) -> None:
     write_text(folder / "index.html", printable(page))
 
 
-def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict[str, Any]:
+def run_view(record: RunRecord, curve: pd.DataFrame, method: str) -> dict[str, Any]:
     """The values that ``run.html`` shows for a run in the row ``method``."""
     named = ("tasks", "sources", "kind", "seed")  # shown elsewhere on the page
     identity = {name: value for name, value in record.identity.items() if name not in named}
@@ -248,6 +248,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
         # The commit alone does not identify the code that ran.
         made_with["commit"] = f"{made_with.get('commit')}, with changes that were not committed"
     made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
+    scores = curve[["epoch", "dev"]].dropna().astype(float)
     return {
         "record": record,
         "row": method,
@@ -263,8 +264,8 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
             "Identity": _pairs(identity),
         },
         # The dropped columns follow from the recipe.
-        "curve": pd.DataFrame() if curve is None else curve.drop(columns=_PLANNED, errors="ignore"),
-        "scores": [] if curve is None else _scores(curve),
+        "curve": curve.drop(columns=_PLANNED, errors="ignore"),
+        "scores": [*scores.itertuples(index=False, name=None)] if len(scores) > 1 else [],
     }
 
 
@@ -310,14 +311,6 @@ def _pairs(values: Mapping[str, Any], before: str = "") -> Pairs:
         name = f"{before}{key}".replace("_", " ")
         pairs += _pairs(value, f"{name}, ") if isinstance(value, Mapping) else [(name, value_text(value))]
     return pairs
-
-
-def _scores(curve: pd.DataFrame) -> list[tuple[float, float]]:
-    """Epoch and dev score at each point of a curve; empty with fewer than two points."""
-    if not {"epoch", "dev"} <= set(curve.columns):
-        return []
-    scores = curve[["epoch", "dev"]].dropna().astype(float)
-    return list(scores.itertuples(index=False, name=None)) if len(scores) > 1 else []
 
 
 def _picture(figure: Figure, folder: Path) -> dict[str, Any]:

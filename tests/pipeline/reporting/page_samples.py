@@ -103,7 +103,7 @@ def sample_report(folder: Path, text: Callable[[str], str] = plain) -> Report:
         missing=(text("full sst seed 2: no memory"),),
         results=_results(records),
         records=records,
-        curves={run: _curve(text) for run in records if not run.startswith("adapter")},
+        curves={run: _curve(text)[: 0 if run.startswith("adapter") else None] for run in records},
     )
 
 
