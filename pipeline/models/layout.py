@@ -131,7 +131,7 @@ def lower_states(backbone: Any, depth: int, inputs: dict[str, Tensor]) -> Tensor
 
 def upper_states(backbone: Any, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """The last hidden states (B, T, d), given the output of :func:`lower_states` as ``states``."""
-    instead = [(backbone, "embeddings", _Instead(lambda _: states)), (backbone, "embeddings_project", nn.Identity())]
+    instead = [(backbone, "embeddings", _Given(states)), (backbone, "embeddings_project", nn.Identity())]
     return _run_part(backbone, slice(depth, None), instead, inputs)
 
 
@@ -141,7 +141,7 @@ def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], i
     layers = getattr(stack, held)
     some = layers[part]
     if not len(some) and hasattr(stack, "get_rel_pos"):  # DeBERTa cannot run without layers
-        some = nn.ModuleList([_Instead(lambda states: (states, None))])
+        some = nn.ModuleList([_Unchanged()])
     instead = [*instead, (stack, held, some)]
     if part.stop == 0 or part.start:
         instead.append((stack, "conv", None))  # DeBERTa's, after the lowest layer
@@ -156,15 +156,25 @@ def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], i
             setattr(owner, name, module)
 
 
-class _Instead(nn.Module):
-    """Stands in for a module and computes ``function`` of its first argument."""
+class _Given(nn.Module):
+    """Stands in for the embeddings and returns ``states`` for any input.
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    They are its attribute, since transformers takes the dtype of a model without parameters from a module's tensors.
+    """
+
+    def __init__(self, states: Tensor) -> None:
         super().__init__()
-        self.function = function
+        self.states = states
 
-    def forward(self, first: Any = None, *_: Any, **__: Any) -> Any:
-        return self.function(first)
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        return self.states
+
+
+class _Unchanged(nn.Module):
+    """Stands in for a DeBERTa layer and returns its input states."""
+
+    def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return states, None
 
 
 def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:

@@ -91,7 +91,8 @@ class Harness:
             command.close()
         expected = (-fault.signal, 128 + fault.signal)
         problems = _wrong_end(status, printed, (0, *expected)) + self._differences(scenario, root, arguments)
-        if fault.kind == "remove":  # it had finished: given again it writes nothing, and du names what is left
+        # A kill while it cleared up, after it had finished: given again it writes nothing, and du names what is left.
+        if fault.kind in ("remove", "random"):
             problems = [problem for problem in problems if not problem.endswith(_LEFT)]
         return Outcome(scenario, fault, status in expected, problems)
 

@@ -142,7 +142,6 @@ def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     torch.testing.assert_close(padded[1:2, :5], alone, rtol=0, atol=1e-9)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) -> None:
     encoder = backbone.load().eval()
