@@ -35,6 +35,7 @@ from pipeline.runs.scoring import Batching, Evaluations, Scoring, score_again, s
 from pipeline.settings.recipe import MIN_STEPS
 from pipeline.stats.metrics import fit_temperature
 from pipeline.system.atomic import check_writable
+from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import notice
 from pipeline.training.devices import (
@@ -92,7 +93,9 @@ class TrainingRun(PlannedRun):
         with full_memory_explained(self.title, SMALLER_STEPS), tracked:
             self._train(accelerator)
         record = self.finished()
-        assert record is not None
+        if record is None:
+            places = f"{workspace.ledger.folder(self.name)} or {workspace.store_root}"
+            raise PipelineError(f"{self.title}: files of its run are gone from {places}: run the same command again")
         return record
 
     def _train(self, accelerator: Accelerator) -> None:

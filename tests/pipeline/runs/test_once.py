@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline.records.ledger import RunBusy
-from pipeline.runs.outcome import Made, get_or_train
+from pipeline.records.store import Artifact
+from pipeline.runs.outcome import Made, get_or_train, save_artifact
 from pipeline.runs.workspace import Workspace
+from pipeline.system.errors import PipelineError
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS
 from tests.pipeline.records.test_ledger import record as finished_record
 from tests.runs import single_run, stop_at
@@ -120,3 +122,20 @@ def test_an_adapter_that_lost_a_file_is_trained_again(
     assert run.get().scores == record.scores
     assert steps
     artifact.verify()
+
+
+def test_files_that_vanish_while_they_are_written_are_one_message(
+    workspace: Workspace, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = single_run(workspace, "adapter", "films", quick("adapter", epochs=1), seed=1, limit=16)
+
+    def save(*arguments: Any) -> Artifact:
+        artifact = save_artifact(*arguments)
+        (artifact.folder / "adapter.safetensors").unlink()
+        return artifact
+
+    monkeypatch.setattr("pipeline.runs.training_run.save_artifact", save)
+    with pytest.raises(PipelineError):
+        run.get()
+    monkeypatch.undo()
+    assert run.get().run == run.name
