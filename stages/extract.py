@@ -67,7 +67,7 @@ def extract(
 
 @dataclass(frozen=True)
 class Extraction:
-    """An adapter for ``task`` that is to be trained, once or several times from one start."""
+    """An adapter for ``task`` to be trained, once or several times from the same start."""
 
     task: Task
     recipe: Recipe
@@ -78,9 +78,9 @@ class Extraction:
 
     def runs(self, count: int = 1) -> list[TrainingRun]:
         """Runs of the adapter that differ only in the order of batches and in dropout."""
-        task, text = self.task, self.start_from
-        place = task, self.recipe, self.workspace, self.seed, self.limit
-        starts = () if text is None else starting_adapters(text, *place)
+        task, text, starts = self.task, self.start_from, tuple[Artifact, ...]()
+        if text is not None:
+            starts = starting_adapters(text, task, self.recipe, self.workspace, self.seed, self.limit)
         is_named = text != BEST and len(starts) == 1  # whoever names one adapter means it, whatever a probe says
         recipes = [self.recipe.changed({"reshuffle": number} if number else {}) for number in range(count)]
         chosen = {"adapters": starts, "in_turn": is_named, "tested": False}
@@ -106,7 +106,7 @@ class Extraction:
 
 
 def note_ignored(given: Collection[str], what: str, trained: Sequence[tuple[Recipe, Task]]) -> None:
-    """Say on stderr which of the keys ``given`` change nothing of all that a command may train."""
+    """Say on stderr which of the keys ``given`` affect nothing that the command may train."""
     ignored = set(given).intersection(*(keys_without_effect(recipe, task) for recipe, task in trained))
     if ignored:
         flags = ", ".join(sorted(f"--{key.replace('_', '-')}" for key in ignored))

@@ -1,4 +1,4 @@
-"""Verbs that train: extract, fuse, prune, pretrain, demo, compare; and those of studies: report, pool, list, show."""
+"""Verbs that train (extract, fuse, prune, pretrain, demo, compare) or report on studies (report, pool, studies)."""
 
 from __future__ import annotations
 

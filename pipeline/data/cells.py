@@ -205,7 +205,7 @@ def text_key(text: str) -> str:
         key = text.encode().translate(None, _NOT_ALPHANUMERIC_ASCII).lower().decode()
     else:
         key = _NOT_ALPHANUMERIC.sub("", unicodedata.normalize("NFC", text).casefold())
-    # A text of punctuation alone stays as it is, or all such texts would count as the same.
+    # Texts without letters and digits keep their punctuation: without it they would all be the same.
     return key or text
 
 

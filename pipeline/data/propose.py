@@ -79,7 +79,7 @@ class Proposal:
 
 
 def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Proposal:
-    """Propose a task for a raw ``table``, as it is ``wanted``; what is not given is guessed.
+    """Propose a task for a raw ``table``, and guess what ``wanted`` leaves open.
 
     Labels are first renamed (:func:`renames_in`).
 

@@ -199,7 +199,7 @@ def _parts(rows: pd.DataFrame, share: float, seed: int, what: str) -> tuple[pd.D
 
 
 def load_all_rows(task: Task, data: Path | None, *, test: bool = False) -> TaskData:
-    """Checked train and dev rows of ``task``; with ``test``, for a study, also those of its labelled test split.
+    """Checked train and dev rows of ``task``, and with ``test`` those of its labelled test split, which studies score.
 
     Raises:
         PipelineError: it names file, row and value.

@@ -196,8 +196,8 @@ class FusionMethod:
     """
 
     file: str
-    """It has the tensors of each :class:`FusionLayer`, numbered by site from the bottom up, and those of the target's
-    adapter if that trained with the fusion."""
+    """It has the tensors of all fusion layers, numbered by site from the bottom up. If the target's adapter trained
+    with the fusion, its tensors are there too."""
 
     def misfit(self, recipe: Recipe, width: int) -> str:
         """Why the recipe cannot work in a backbone of this width; empty if it can."""

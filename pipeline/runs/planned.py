@@ -13,7 +13,7 @@ from pipeline.settings.kinds import KINDS, Kind
 
 
 class PlannedRun(Trainable[RunRecord]):
-    """What a request is in a workspace.
+    """A request in a workspace: its resolved recipes, its rows, and the identity that names its run.
 
     ``task`` is the only task or the first by name, and ``recipe`` its recipe. All recipes of a run share their encoder
     and training settings.

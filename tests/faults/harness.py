@@ -93,7 +93,7 @@ class Harness:
         problems = _wrong_end(status, printed, (0, *expected)) + self._differences(scenario, root, arguments)
         # A kill while it cleared up, after it had finished: given again it writes nothing, and du names what is left.
         if fault.kind in ("remove", "random"):
-            problems = [problem for problem in problems if not problem.endswith(_LEFT)]
+            problems = [problem for problem in problems if ".tmp" not in problem or not problem.endswith(_LEFT)]
         return Outcome(scenario, fault, status in expected, problems)
 
     def disturb(self, scenario: str, name: str, random: random.Random) -> Outcome:

@@ -70,7 +70,7 @@ def label_width(names: Iterable[str]) -> float:
 
 
 def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, each name once; the canvas grows by what it takes."""
+    """Draw one legend for all panels, which names every line once; the canvas grows to hold it."""
     handles = dict(pair for axis in axes for pair in zip(*reversed(axis.get_legend_handles_labels()), strict=True))
     if not handles:
         return

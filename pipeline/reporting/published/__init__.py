@@ -1,7 +1,7 @@
-"""Published reports beside studies that reproduce them: their numbers and settings beside those of the study's rows.
+"""Compare a study that reproduces a published report with it: numbers and settings, row by row.
 
-``values.csv`` has their tables, ``settings.csv`` how each row was trained, ``absent.csv`` what no study reproduces, and
-``reports.toml`` the data and columns of each report.
+``values.csv`` has the published tables, ``settings.csv`` how each row was trained, ``absent.csv`` what no study
+reproduces, and ``reports.toml`` the data and columns of each report.
 """
 
 import csv

@@ -82,7 +82,7 @@ def carried_out(work: Callable[[], Any]) -> Outcome:
 
 
 def _received(work: bytes) -> Outcome:
-    """:func:`carried_out` a cell that another process sent; that its classes cannot be imported is its error."""
+    """Run a cell that another process sent. If its classes cannot be imported, that is the cell's error."""
     return carried_out(lambda: pickle.loads(work)())
 
 
