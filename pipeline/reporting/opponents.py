@@ -13,7 +13,7 @@ from pipeline.reporting import report
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of, shared_by
 from pipeline.settings.parts import BOTTLENECKS
-from pipeline.settings.study import Study
+from pipeline.settings.study import Opponent, Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
 CLOSE = 0.01
@@ -45,13 +45,13 @@ def holds_fusion(study: Study, name: str) -> bool:
     return row.kind.takes == "fusion" or any(holds_fusion(study, member) for member in row.members)
 
 
-OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
+OPPONENTS: dict[Opponent, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
     "sequential fine-tuning": lambda study, name: study.row(name).kind.is_by_source,
     "one adapter": _is_one_adapter,
     "the best method without fusion": lambda study, name: True,
 }
-"""Kinds of methods without fusion. On each target, the best method of a kind represents it."""
+"""On each target, the best method of a kind represents it."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def duels(runs: StudyRuns) -> list[Duel]:
     """
     study, result = runs.study, []
     others = [line for line in runs.lines if not holds_fusion(study, line.row)]
-    kinds = {kind: _sides(runs, [o for o in others if is_one(study, o.row)]) for kind, is_one in OPPONENTS.items()}
+    asked = {kind: is_one for kind, is_one in OPPONENTS.items() if study.primary in (None, kind)}
+    kinds = {kind: _sides(runs, [o for o in others if is_one(study, o.row)]) for kind, is_one in asked.items()}
     for line in (line for line in runs.lines if study.row(line.row).kind.takes == "fusion"):
         ours = _sides(runs, [line, *(other for other in runs.lines if study.row(other.row).variant_of == line.row)])
         for kind, best in kinds.items():

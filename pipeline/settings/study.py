@@ -13,6 +13,8 @@ from pipeline.settings.recipe import Recipe, layered, table
 
 ExecutorName = Literal["local", "ray", "slurm"]
 ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
+Opponent = Literal["the target alone", "sequential fine-tuning", "one adapter", "the best method without fusion"]
+"""Kinds of methods without fusion, as :mod:`pipeline.reporting.opponents` tells them apart."""
 
 
 class Curve(BaseModel, frozen=True, extra="forbid"):
@@ -139,6 +141,10 @@ class Study(BaseModel, frozen=True, extra="forbid"):
     source_seed: Seed | None = Field(None, description="the seed of all runs on other tasks; unset: the target's own")
     looks: Whole = Field(
         1, ge=1, le=100, description="1, plus 1 each time seeds are added after results were seen; corrects all tests"
+    )
+    primary: Opponent | None = Field(
+        None,
+        description="the one kind of method that fusions are tested against, decided before the runs; unset: all four",
     )
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target; sources keep `limit`")

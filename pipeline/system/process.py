@@ -10,8 +10,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -76,6 +77,17 @@ def handle_signals() -> None:
         # A script's background jobs ignore Ctrl-C, and a command under nohup SIGHUP: leave these ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    sys.unraisablehook = partial(_send_again, otherwise=sys.unraisablehook)
+
+
+def _send_again(raised: "sys.UnraisableHookArgs", otherwise: Callable[["sys.UnraisableHookArgs"], object]) -> None:
+    """Python drops an exception that leaves a destructor: send the signal again once that has returned."""
+    if isinstance(raised.exc_value, Interrupted):
+        (number,) = raised.exc_value.args
+        signal.signal(number, _interrupt)
+        threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, number]).start()
+    else:
+        otherwise(raised)
 
 
 def end_at_signals() -> None:

@@ -1,4 +1,5 @@
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -28,8 +29,9 @@ def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Calla
 @pytest.fixture
 def command_handlers() -> Iterator[None]:
     """Signals as a command handles them, even where the tests run under nohup."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    before, hook = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}, sys.unraisablehook
     handle_signals()
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)

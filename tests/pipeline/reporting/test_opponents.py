@@ -217,6 +217,14 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     assert "Its variants, selected in the same way: siamese fusion on sst." in sentence
 
 
+def test_a_study_with_a_primary_comparison_tests_it_alone(tmp_path: Path) -> None:
+    """So nothing is corrected for the other three."""
+    (duel,) = duels(runs_of(small(tmp_path / "one", primary="one adapter")))
+    (same,) = (each for each in duels(runs_of(small(tmp_path / "all"))) if each.kind == duel.kind == "one adapter")
+    assert duel.comparison is not None and same.comparison is not None
+    assert duel.comparison.p_value == pytest.approx(same.comparison.p_value / len(OPPONENTS))
+
+
 def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
     """One opponent is no choice."""
     runs = runs_of(small(tmp_path, scoring="dev"))

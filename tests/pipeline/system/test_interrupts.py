@@ -30,6 +30,17 @@ finally:
     pathlib.Path({mark!r}).touch()
     time.sleep(60)
 """
+SLEEPS_IN_A_DESTRUCTOR = """
+import time, pathlib
+
+class Dropped:
+    def __del__(self):
+        pathlib.Path({mark!r}).touch()
+        time.sleep(60)
+
+Dropped()
+time.sleep(60)
+"""
 SLEEPS_TWICE = """
 import time, pathlib
 
@@ -98,6 +109,16 @@ def test_an_import_is_interrupted_in_one_line(
     process.send_signal(number)
     assert process.communicate(timeout=30) == ("", f"{line}\n")
     assert process.returncode == 128 + number
+
+
+def test_a_signal_that_arrives_in_a_destructor_is_not_lost(tmp_path: Path) -> None:
+    """Python drops the exception there."""
+    mark = stand_in(tmp_path, "torch", SLEEPS_IN_A_DESTRUCTOR)
+    process = start(["extract", "--task", "sst"], tmp_path)
+    wait_for(mark.exists, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30) == ("", f"{RESUME}\n")
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
