@@ -48,18 +48,20 @@ def fuse(
     count = None if sources is None else best_count(sources)
     if count is not None:
         if recipe.form.of_target:
-            raise PipelineError(f"--sources {sources}: experts start from one adapter: name tasks, or leave it out")
+            raise PipelineError(
+                f"--sources {sources}: experts start from one adapter: name tasks, leave it out, or use --fusion gated"
+            )
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     named = () if sources is None or count is not None else parse_sources(sources, workspace)
     tasks = [*(workspace.task(name.task) for name in named), *([fusion.task] if recipe.form.of_target else [])]
     adapters = [(fusion.adapter_recipe(task), task) for task in tasks]
-    what = f"a {recipe.fusion.form} fusion for task '{fusion.task.name}'" + (" or on its adapters" if adapters else "")
+    what = f"fusion '{recipe.fusion.form}' for task '{fusion.task.name}'" + (" or on its adapters" if adapters else "")
     note_ignored(given, what, [(recipe, fusion.task), *adapters])
     if named:
         names = fusion.named(named)
         if unused := [name.task for name in named if name not in names]:
-            notice(f"note: a {recipe.fusion.form} fusion trains its own adapter of {unused[0]}: --sources ignores it")
+            notice(f"note: fusion '{recipe.fusion.form}' trains its own adapter of {unused[0]}: --sources ignores it")
         _train_missing(names, fusion, seed, limit, target_limit)
     rows = limit if target_limit is None else target_limit
     if recipe.form.of_target:

@@ -80,7 +80,7 @@ def test_extract_fuse_predict_from_end_to_end(
         assert " on 40 rows (epoch " in out and "nothing was computed" not in out
     _, out, _ = run("extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe)
     assert "nothing was computed. --force runs it again" in out
-    fuse = ["fuse", "--target", "pairs", "--sources", "films", "--recipe", recipe]
+    fuse = ["fuse", "--target", "pairs", "--fusion", "gated", "--sources", "films", "--recipe", recipe]
     status, out, _ = run(*fuse, *places, *QUICK, "--json")
     fused = json.loads(out.splitlines()[-1])
     assert (status, fused["kind"], fused["metric"]) == (0, "fusion", "pearson")
@@ -106,13 +106,13 @@ def test_fuse_says_which_flags_have_no_effect(places: list[str], run: Command, r
     """A flag that the sources' adapters read has an effect, even if none of them has to be trained."""
     for task in ("pairs", "films"):
         assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
-    fuse = ["fuse", "--target", "pairs", *places, *QUICK, "--recipe", recipe, "--class-weights", "balanced"]
+    fuse = ["fuse", "--target", "pairs", "--fusion", "gated", *places, *QUICK, "--recipe", recipe]
     for more, told in (
-        ([], ["note: --class-weights: no effect on a gated fusion for task 'pairs'"]),
+        ([], ["note: --class-weights: no effect on fusion 'gated' for task 'pairs'"]),
         (["--sources", "films"], []),
-        (["--sources", "best:1"], ["note: --class-weights: no effect on a gated fusion for task 'pairs'"]),
+        (["--sources", "best:1"], ["note: --class-weights: no effect on fusion 'gated' for task 'pairs'"]),
     ):
-        status, _, error = run(*fuse, *more)
+        status, _, error = run(*fuse, "--class-weights", "balanced", *more)
         assert (status, [line for line in error.splitlines() if "no effect" in line]) == (0, told)
 
 

@@ -149,9 +149,9 @@ class Training:
         """The keys set by the file and the flags, unchecked; see :meth:`given`."""
         return layered(read_toml(self.recipe) if self.recipe else {}, self.given(**flags))
 
-    def parse(self, trainable: str, **flags: Any) -> Recipe:
-        """The recipe from the file and the flags, for a verb that trains ``trainable``."""
-        values = self.values(**flags)
+    def parse(self, trainable: str, usual: Mapping[str, Any] | None = None, /, **flags: Any) -> Recipe:
+        """The recipe for a verb that trains ``trainable``: flags override the file, the file ``usual``."""
+        values = layered(usual or {}, self.values(**flags))
         where = str(self.recipe) if self.recipe else "options"
         named = values.setdefault("trainable", trainable)
         if named != trainable:

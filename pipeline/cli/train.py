@@ -10,7 +10,15 @@ from cyclopts import App, Group, Parameter
 
 from pipeline.cli import options
 from pipeline.cli.printing import print_filled, print_lines, print_result, print_run
-from pipeline.settings.parts import EXPERTS, MOST_EXPERTS, SUMMARIES, AdapterKind, FusionForm, FusionImplementation
+from pipeline.settings.parts import (
+    EXPERTS,
+    MOST_EXPERTS,
+    SUMMARIES,
+    USUAL_FORM,
+    AdapterKind,
+    FusionForm,
+    FusionImplementation,
+)
 from pipeline.settings.study import ExecutorName, ScoredOn
 from pipeline.system.errors import BUG, PipelineError
 from pipeline.system.process import is_main_process
@@ -86,7 +94,7 @@ def fuse(
     sources: Sources = None,
     adapter: Annotated[Literal["houlsby", "pfeiffer"] | None, options.Advanced] = None,
     drop_layers: Annotated[str | None, options.Advanced] = None,
-    fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} (gated).")] = None,
+    fusion: Annotated[FusionForm | None, Parameter(help=f"{SUMMARIES} ({USUAL_FORM}).")] = None,
     fusion_impl: Annotated[FusionImplementation | None, options.Advanced] = None,
     experts: Annotated[int | None, options.between(2, MOST_EXPERTS)] = None,
     target_limit: Annotated[options.Count, options.Advanced] = None,
@@ -110,7 +118,7 @@ def fuse(
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
     own = {"adapter": adapter, "drop_layers": drop_layers, "fusion": fusion, "fusion_impl": fusion_impl}
-    recipe = training.parse("fusion", **own)
+    recipe = training.parse("fusion", {"fusion": USUAL_FORM}, **own)
     if experts is not None and not recipe.form.of_target:
         raise PipelineError(f"--experts {experts}: only --fusion experts has them")
     places.check(target, *options.tasks_in(sources))

@@ -253,7 +253,7 @@ def starting_adapters(
     chosen = _choose("--start-from", names or [*map(SourceName, fitting)], verdicts, preference, problem)
     if not chosen:
         raise PipelineError(
-            f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
+            f"no other task's adapter in {workspace.store_root} fits to start from: train one first"
             " (python -m pipeline extract --task TASK)"
         )
     _tell_controls(chosen, names)

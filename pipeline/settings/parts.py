@@ -150,6 +150,8 @@ BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
 
 EXPERTS = 3
 """Number of experts in a fusion of experts, unless another is given."""
+USUAL_FORM: FusionForm = "experts"
+"""The form that ``fuse`` trains. A row of a study is gated, unless it says otherwise."""
 MOST_EXPERTS = 20
 """Maximum number of runs of one row to merge or join."""
 

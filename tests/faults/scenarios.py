@@ -54,8 +54,8 @@ _SHORT = "--recipe={inputs}/recipe.toml"
 
 SCENARIOS = {
     "extract": Scenario(f"extract --task films {_SHORT}", trained=False, places=_ALL),
-    "fuse": Scenario(f"fuse --target meals {_SHORT}", places=_ALL),
-    "fuse experts": Scenario(f"fuse --target meals --fusion experts --sources films --experts 2 {_SHORT}", places=_ALL),
+    "fuse": Scenario(f"fuse --target meals --fusion gated {_SHORT}", places=_ALL),
+    "fuse experts": Scenario(f"fuse --target meals --sources films --experts 2 {_SHORT}", places=_ALL),
     "compare": Scenario("compare --study={inputs}/study.toml", trained=False, places=_ALL),
     "report": Scenario("report --study=killed", places=("reports",)),
     "prune": Scenario("prune --target films --keep 1 --using {fusion}", places=_ALL),
@@ -106,7 +106,7 @@ def train(trained: Path, names: Mapping[str, str]) -> dict[str, str]:
     spare = result_of("extract --task films --seed 1")
     for task in ("films", "meals", "songs"):
         result_of(f"extract --task {task}")
-    runs = {"spare": spare, "fusion": result_of("fuse --target films")}
+    runs = {"spare": spare, "fusion": result_of("fuse --target films --fusion gated")}
     for command in (
         SCENARIOS["compare"],
         Scenario("store export {fusion} {inputs}/films.tar.xz", places=("store",)),

@@ -25,8 +25,11 @@ recipe = { bottleneck = 8, epochs = 1, gate_start = "even" }
     [
         ("extract", "--task", "films", *SMALL),
         pytest.param(("extract", "--task", "films", "--start-from", "best", *SMALL), marks=pytest.mark.long),
+        ("fuse", "--target", "films", "--fusion", "gated", "--sources", "meals,pairs", *SMALL),
+        pytest.param(
+            ("fuse", "--target", "films", "--fusion", "gated", "--sources", "best:1", *SMALL), marks=pytest.mark.long
+        ),
         ("fuse", "--target", "films", "--sources", "meals,pairs", *SMALL),
-        pytest.param(("fuse", "--target", "films", "--sources", "best:1", *SMALL), marks=pytest.mark.long),
         ("fuse", "--target", "films", "--fusion", "anchored", *SMALL),
         pytest.param(("fuse", "--target", "films", "--fusion", "standard", *SMALL), marks=pytest.mark.long),
         ("compare", "--study", "study.toml", "--seeds", 1),

@@ -166,7 +166,7 @@ def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
         ({}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
         ({"bottleneck": 4}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
         ({"bottleneck": 4}, {}, "meals", "meals: adapter [0-9a-f]+ is 4 wide, not 8"),
-        ({"bottleneck": 4}, {}, "best", "--start-from best: no other task's adapter"),
+        ({"bottleneck": 4}, {}, "best", "no other task's adapter"),
         ({"adapter": "pfeiffer"}, {}, "meals", "is of kind pfeiffer, not houlsby"),
         ({"drop_layers": "0"}, {}, "meals", "leaves out layers 0"),
         ({"train_layernorm": True}, {}, "meals", "trained its own LayerNorms"),
