@@ -110,7 +110,7 @@ class Training:
     epochs: int | None = None
     "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2; more to reach --min-steps)."
     min_steps: int | None = None
-    "Train at least N optimiser steps, with as many more epochs as that takes (400; 0 with --epochs)."
+    "Train at least N optimiser steps, in as many epochs as that takes (400; warm start: 200; with --epochs: 0)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
     backbone_learning_rate: Annotated[float | None, _OfTraining] = None

@@ -32,7 +32,7 @@ from pipeline.runs.outcome import (
 )
 from pipeline.runs.planned import PlannedRun
 from pipeline.runs.scoring import Batching, Evaluations, Scoring, score_again, solve_head
-from pipeline.settings.recipe import MIN_STEPS
+from pipeline.settings.recipe import MIN_STEPS, WARM_STEPS
 from pipeline.stats.metrics import fit_temperature
 from pipeline.system.atomic import check_writable
 from pipeline.system.errors import PipelineError
@@ -180,11 +180,11 @@ class TrainingRun(PlannedRun):
 
     def _tell_few_steps(self, steps: int) -> None:
         """Warn if the number of epochs, which overrides the least number of steps, gives fewer steps than that."""
-        given = self.request.parts[0].recipe
-        if given.epochs is not None and given.min_steps is None and steps < MIN_STEPS and is_main_process():
+        given, usual = self.request.parts[0].recipe, WARM_STEPS if self.request.is_warm_started else MIN_STEPS
+        if given.epochs is not None and given.min_steps is None and steps < usual and is_main_process():
             note = (
                 f"note: epochs = {given.epochs} leaves {steps} optimiser steps on {'+'.join(self.parts)}; without it"
-                f" there are at least {MIN_STEPS}: scores may still be rising (--min-steps {MIN_STEPS})"
+                f" there are at least {usual}: scores may still be rising (--min-steps {usual})"
             )
             self.workspace.tell_once(note, about=("steps", *self.parts))
 

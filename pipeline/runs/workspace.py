@@ -379,6 +379,11 @@ class RunRequest:
         return self.start if self.start is not None and KINDS[self.kind].takes == "head" else None
 
     @property
+    def is_warm_started(self) -> bool:
+        """Whether it is an adapter that starts from a trained one, or may do so."""
+        return self.kind == "adapter" and bool(self.adapters)
+
+    @property
     def start_rule(self) -> str | None:
         """The part of the identity that says how an adapter's start was chosen; None: by a test, or not at all."""
         if self.in_turn:
@@ -395,7 +400,9 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     """
     joint = KINDS[request.kind].is_joint
     ordered = sorted(request.parts, key=lambda part: part.task.name)
-    parts = [part._replace(recipe=workspace.resolve(part.recipe, part.task, joint)) for part in ordered]
+    given = [part.recipe.warm_started if request.is_warm_started else part.recipe for part in ordered]
+    recipes = [workspace.resolve(recipe, part.task, joint) for recipe, part in zip(given, ordered, strict=True)]
+    parts = [part._replace(recipe=recipe) for part, recipe in zip(ordered, recipes, strict=True)]
     if request.kind != "merge" and any(part.recipe.merge.rule != "none" for part in parts):
         raise PipelineError("merge: only a row of method merge in a study merges adapters: leave it out")
     if joint:

@@ -24,6 +24,8 @@ ClassWeights = Literal["none", "balanced"]
 USUAL_EPOCHS = 4
 MIN_STEPS = 400
 """Default without epochs. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
+WARM_STEPS = 200
+"""The same for an adapter that starts from a trained one: more steps gained nothing (docs/fusion.md)."""
 EVALUATIONS = 10
 """Number of scorings on dev if neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "cosine_similar", "score_loss"})
@@ -94,7 +96,7 @@ class Recipe(RecipePart):
     min_steps: Count | None = Field(
         None,
         ge=0,
-        description="minimum number of optimiser steps, reached by more epochs; unset: 400, or 0 if epochs is set",
+        description="minimum number of optimiser steps, reached by more epochs; unset: 400, from a warm start 200, with epochs 0",
     )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(
@@ -269,6 +271,13 @@ class Recipe(RecipePart):
         if self.min_steps is not None:
             return self.min_steps
         return MIN_STEPS if self.epochs is None else 0
+
+    @property
+    def warm_started(self) -> "Recipe":
+        """The same with the default number of steps of an adapter that starts from a trained one."""
+        if self.epochs is not None or self.min_steps is not None:
+            return self
+        return self.changed({"min_steps": WARM_STEPS, "evaluations": self.evaluations or EVALUATIONS})
 
     @property
     def budget(self) -> dict[str, int | None]:

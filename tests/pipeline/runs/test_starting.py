@@ -16,7 +16,7 @@ from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.initial import Chooser
 from pipeline.runs.scoring import features_of
-from pipeline.runs.workspace import Workspace
+from pipeline.runs.workspace import RunRequest, Workspace, resolve_parts
 from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -254,6 +254,23 @@ def test_a_row_that_makes_no_test_is_the_run_of_extract(workspace: Workspace, qu
         (entry,) = compare(parse_study(whole, "test"), workspace)[0].entries
         runs[tested] = entry.run
     assert runs[False] == begun.run != runs[True]
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "evaluations"),
+    [({}, 200, 10), ({"evaluations": 3}, 200, 3), ({"epochs": 5}, 0, None), ({"min_steps": 9}, 9, None)],
+)
+def test_a_warm_started_adapter_trains_for_half_the_usual_steps(
+    given: dict[str, Any], least: int, evaluations: int | None, workspace: Workspace, quick: Quick
+) -> None:
+    adapters = (artifact(workspace, extract("meals", quick("adapter"), workspace, seed=0).record),)
+    task, recipe = workspace.task("films"), Recipe.parse({"trainable": "adapter", **given}, "test")
+    new, warm = (
+        resolve_parts(RunRequest.single("adapter", task, recipe, 0, adapters=start), workspace)["films"].recipe
+        for start in ((), adapters)
+    )
+    assert (warm.min_steps, warm.evaluations) == (least, evaluations)
+    assert new.min_steps == (400 if least == 200 else least)
 
 
 @pytest.mark.parametrize(
