@@ -102,11 +102,11 @@ def fuse(
     training: options.Training = options.Training(),
     running: options.OneRun = options.OneRun(),
 ) -> None:
-    """Stage two: train fusion layers over the adapters of several tasks for one target.
+    """Stage two: fuse several adapters for one target, by default experts that start from the best source.
 
     Args:
         target: The task that the fusion is for.
-        sources: Tasks to fuse for the target, such as sst,quora, or sst@RUN for one of several adapters. Missing
+        sources: Tasks that may help the target, such as sst,quora, or sst@RUN for one of several adapters. Missing
             adapters are trained first, with the training options that apply; so is the target's own adapter, if the
             fusion uses it. best:8 takes the eight adapters in the store that linear probes rank highest; a gated
             fusion then keeps those that help together (every adapter in the store that fits).

@@ -96,7 +96,7 @@ class Recipe(RecipePart):
     min_steps: Count | None = Field(
         None,
         ge=0,
-        description="minimum number of optimiser steps, reached by more epochs; unset: 400, from a warm start 200, with epochs 0",
+        description="minimum number of optimiser steps, by more epochs; unset: 400, warm start 200, 0 with epochs",
     )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(
