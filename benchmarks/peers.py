@@ -24,6 +24,7 @@ from pipeline.data.task_data import has_labelled_test, load_split
 from pipeline.data.tasks import Task
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import RunRequest, Workspace
+from pipeline.settings.parts import USUAL_FORM
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import ScoredRows
 from pipeline.stats.metrics import score
@@ -126,8 +127,8 @@ def _peers(quick: dict[str, int]) -> dict[str, Peer]:
         "extract": extracted(None),
         "extract --start-from best": extracted("best"),
         "extract --start-from best --soup 3": extracted("best", 3),
-        "fuse (gated)": fused("gated"),
-        "fuse --fusion experts": fused("experts"),
+        "fuse --fusion gated": fused("gated"),
+        "fuse": fused(USUAL_FORM),
     }
 
 

@@ -23,6 +23,8 @@ CLOSE = 0.01
 def _is_alone(study: Study, name: str) -> bool:
     """Whether nothing that a row trains or joins has learned from another task."""
     row = study.row(name)
+    if row.kind.combines and row.experts and row.of:
+        return _is_alone(study, row.of)
     if row.joins_tasks or row.backbone is not None:
         return False
     own = ((each, target) for target in study.targets_of(name) for each in (name, *study.bases_on(name, target)))

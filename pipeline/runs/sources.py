@@ -254,7 +254,7 @@ def starting_adapters(
     if not chosen:
         raise PipelineError(
             f"no other task's adapter in {workspace.store_root} fits to start from: train one first"
-            " (python -m pipeline extract --task TASK)"
+            " (python -m pipeline extract --task TASK), or fuse with --sources TASK"
         )
     _tell_controls(chosen, names)
     return tuple(chosen)

@@ -93,6 +93,8 @@ def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
         "lp-ft": {"method": "full", "of": "frozen"},
         "elsewhere": {"method": "full", "backbone": "other"},
         "bitfit": {"method": "adapter", "recipe": {"adapter": "bitfit"}},
+        "soup": {"method": "merge", "of": "adapter", "experts": 2},
+        "warm-soup": {"method": "merge", "of": "warm", "experts": 2},
         "either": {"method": "adapter", "tune": {"adapter": ["houlsby", "bitfit"]}},
         "alike": {"method": "ensemble", "of": ["full", "adapter"]},
         "mixed": {"method": "ensemble", "of": ["full", "warm"]},
@@ -102,7 +104,7 @@ def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
     study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half").result.study
     kinds = {name: [kind for kind, is_kind in OPPONENTS.items() if is_kind(study, name)] for name in study.methods}
     alone = {name for name, own in kinds.items() if "the target alone" in own}
-    assert alone == {"full", "adapter", "probe", "lp-ft", "bitfit", "either", "alike"}
+    assert alone == {"full", "adapter", "probe", "lp-ft", "bitfit", "soup", "either", "alike"}
     # BitFit adds no adapter: chosen by chance on dev, it would stand for adapters that are better on test.
     assert {name for name, own in kinds.items() if "one adapter" in own} == {"adapter", "warm"}
     assert [name for name in study.methods if holds_fusion(study, name)] == ["whole", "fusion"]
