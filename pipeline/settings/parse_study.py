@@ -248,7 +248,7 @@ def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
         yield f"of: there is no row '{row.of}'"
     elif base is not None and base.method != row.built_on:
         yield f"of: '{row.of}' is a row of {base.method}, but {method} is built on {row.built_on}"
-    elif base is not None and kind.artifact == "adapter" and not row.experts and (base.of or base.through):
+    elif base and base.of and kind.artifact == "adapter" and not row.experts and (kind.merges or not base.through):
         yield f"of: '{row.of}' is warm-started itself: name a row whose adapters are newly initialised"
     if row.variant_of and kind.takes == "fusion":
         other = rows.get(row.variant_of)
