@@ -242,14 +242,13 @@ def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
         for mistake in _unlike_the_method(row, [recipe.get("trainable")], [rule]):
             yield f"{where}: {mistake}"
     base = rows.get(row.of or "")
-    in_turn = base is not None and base.through and not kind.merges
     if row.of and row.built_on is None:
         yield f"of: {method} is built on no other row: leave it out"
     elif row.of and base is None:
         yield f"of: there is no row '{row.of}'"
     elif base is not None and base.method != row.built_on:
         yield f"of: '{row.of}' is a row of {base.method}, but {method} is built on {row.built_on}"
-    elif base is not None and kind.artifact == "adapter" and not row.experts and base.built_on and not in_turn:
+    elif base and base.built_on and (not row.experts if kind.merges else kind.is_one_adapter and not base.through):
         yield f"of: '{row.of}' is warm-started itself: name a row whose adapters are newly initialised"
     if row.variant_of and kind.takes == "fusion":
         other = rows.get(row.variant_of)
@@ -316,13 +315,8 @@ def _tune_mistakes(row: Row, shared: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mistakes_of_method(study: Study, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
-    """What in a compared ensemble, merged adapter or warm start does not fit the study."""
+    """What in a compared ensemble or merged adapter does not fit the study."""
     row, targets = rows[name], study.targets_of(name)
-    base = rows.get(row.of or "")
-    through = (base.through or ()) if base is not None and row.kind.is_one_adapter else ()
-    for target in targets:
-        if learned := [task for task in through if task in (target, *study.apart.get(target, ()))]:
-            yield f"rows.{name}.targets: '{row.of}' learns {', '.join(learned)} first: leave {target} out"
     if row.kind.merges and study.source_seed is not None and not row.experts:
         yield (
             f"source_seed: {name} merges adapters that started from the same weights, so their seed must be that of the"

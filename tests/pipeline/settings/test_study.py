@@ -317,20 +317,6 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"rows": {"in": {"method": "full", "through": ["sts"]}}},
         ["rows.in.through:"],
     ),
-    "a start that has learnt the target, or a task that stands apart from it": (
-        {
-            "methods": ["adapter", "b"],
-            "targets": ["sst", "sts", "quora"],
-            "sources": ["imdb", "mrpc"],
-            "reference": "adapter",
-            "apart": {"sts": ["mrpc"]},
-            "rows": {
-                "a": {"method": "adapter", "through": ["mrpc", "quora"]},
-                "b": {"method": "adapter", "of": "a", "sources": ["imdb"]},
-            },
-        },
-        ["rows.b.targets: 'a' learns mrpc first: leave sts", "rows.b.targets: 'a' learns quora first: leave quora"],
-    ),
     "an adapter that goes through tasks for a row that needs a fresh one": (
         {
             "rows": {

@@ -132,12 +132,17 @@ def test_an_adapter_goes_through_the_named_tasks_by_the_recipe_of_the_row_that_i
     assert replace(last, in_turn=True) != last
 
 
-def test_a_source_of_a_fusion_goes_through_no_task_that_its_target_would_not_take_from() -> None:
-    rows = {"through": {"method": "adapter", "through": ["imdb", "sst", "quora"]}, "fusion": {"of": "through"}}
-    of = study(methods=["adapter", "fusion"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]})
-    fused = job_of(of, cell("fusion", "sts"))
-    by_task = {need.task: [job.task for job in in_order([need])] for need in fused.needs}
-    assert by_task == {"quora": ["sst", "quora"], "sst": ["quora", "sst"], "sts": ["sst", "quora", "sts"]}
+@pytest.mark.parametrize("method", ["fusion", "adapter"])
+def test_a_source_goes_through_no_task_that_its_target_would_not_take_from(method: str) -> None:
+    rows = {
+        "through": {"method": "adapter", "through": ["imdb", "sst", "quora"]},
+        "taking": {"method": method, "of": "through"},
+    }
+    of = study(methods=["adapter", "taking"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]})
+    needs = job_of(of, cell("taking", "sts")).needs
+    own = {"sts": ["sst", "quora", "sts"]} if method == "fusion" else {}
+    by_task = {need.task: [job.task for job in in_order([need])] for need in needs}
+    assert by_task == {"quora": ["sst", "quora"], "sst": ["quora", "sst"]} | own
 
 
 def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
