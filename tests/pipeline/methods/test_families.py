@@ -74,7 +74,6 @@ def run(encoder: Any, mask: Tensor = PADDED) -> tuple[Tensor, dict[str, Tensor]]
     return states.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["houlsby", "pfeiffer", "lora"])
 def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any, backbone: Backbone) -> None:
     encoder = backbone.load()
@@ -84,7 +83,6 @@ def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any
     same(hidden(encoder), hidden(backbone.load()))
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_fast_fusion_is_stock_fusion(
     form: str, backbone: Backbone, sources: Saved, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +106,6 @@ def test_fast_fusion_is_stock_fusion(
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=1e-9, msg=name)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_training_a_fusion_leaves_backbone_and_sources_bit_for_bit(
     form: str, backbone: Backbone, sources: Saved
@@ -125,7 +122,6 @@ def test_training_a_fusion_leaves_backbone_and_sources_bit_for_bit(
     backbone.check_unchanged(encoder)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     form: str, backbone: Backbone, sources: Saved, tmp_path: Path
