@@ -20,7 +20,6 @@ def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedMo
     return save_sources(backbone, NAMES, tmp_path, sites)
 
 
-@pytest.mark.covering(2)
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("implementation", ["fast", "stock"])

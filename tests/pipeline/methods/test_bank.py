@@ -59,7 +59,6 @@ def make_from(backbone: Backbone, *configs: object) -> PreTrainedModel:
     return encoder
 
 
-@pytest.mark.covering(2)
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("names", [NAMES[:1], NAMES[:2], NAMES])
 @pytest.mark.parametrize("widths", [(8, 8, 8), (4, 8, 16)], ids=["equal", "mixed"])

@@ -99,7 +99,6 @@ def count_fast(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.covering(2)
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("bottlenecks", [(4, 4), (8, 4, 6), (1, 24), (3,) * 9])
@@ -206,7 +205,6 @@ def moved(parameter: nn.Parameter) -> Tensor:
     return parameter.detach() + 0.2 * torch.randn_like(parameter)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "part", ["adapter_down.0.weight", "adapter_down.0.bias", "adapter_up.weight", "adapter_up.bias"]
 )

@@ -66,7 +66,6 @@ def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:
     return hidden(encoder)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 def test_one_source_let_through_whole_is_that_adapter(

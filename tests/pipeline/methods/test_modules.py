@@ -154,7 +154,6 @@ def test_a_lean_encoder_is_the_same_function(kind: str, family: str, mask: Tenso
     same(found[1][1], found[0][1], atol=5e-5)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_gives_the_same_gradients(kind: str, family: str, families: Any) -> None:

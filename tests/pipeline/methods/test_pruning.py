@@ -50,7 +50,6 @@ def test_shares_are_the_mean_attention_of_tokens(fused: PreTrainedModel) -> None
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.covering(1)
 @pytest.mark.parametrize("kept", [("films", "pairs"), ("pairs", "meals"), ("films", "meals"), ("pairs",)])
 def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sources) -> None:
     """The same as fusing the kept adapters with the trained Q, K and V from the beginning."""
