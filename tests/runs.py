@@ -49,6 +49,7 @@ def places(workspace: Workspace) -> list[str]:
 
 
 _kept: dict[tuple[object, ...], Path] = {}
+_folder = tempfile.TemporaryDirectory(prefix="kept-")
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def trained_once() -> Iterator[None]:
         folders = {"record": record, **({"artifact": artifact / run.name} if run.kind.artifact else {})}
         if key not in _kept:
             original(run, *given)
-            _kept[key] = Path(tempfile.mkdtemp(prefix="kept-"))
+            _kept[key] = Path(tempfile.mkdtemp(dir=_folder.name))
             for name, folder in folders.items():
                 shutil.copytree(folder, _kept[key] / name)
             return

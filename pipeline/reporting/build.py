@@ -23,7 +23,7 @@ from pipeline.data.tables import write_table
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import Cost, RunRecord
 from pipeline.records.studies import Line, StudyResult
-from pipeline.reporting import notes, opponents, rows, transfer
+from pipeline.reporting import averaging, notes, opponents, rows, transfer
 from pipeline.reporting.figures import Drawing, drawing_style, drawings, write
 from pipeline.reporting.published import published_tables
 from pipeline.reporting.report import MARKS, Cell, Figure, Report, Table, value_text
@@ -37,6 +37,7 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     rows.main_table,
     rows.choices_table,
     opponents.opponents_table,
+    averaging.averaging_table,
     rows.cost_table,
     rows.low_resource_table,
     transfer.fusion_gain_table,
@@ -49,7 +50,9 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
 )
 """In the order of the report. A function returns None, or no table, if the study has nothing to show there."""
 
-_SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
+_SCORED = {
+    "main", "opponents", "averaging", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"
+}  # fmt: skip
 """Tables of test scores; they state which rows are the test rows, as each of several published tables does."""
 
 FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
@@ -71,6 +74,7 @@ VERDICT = (opponents.opponents_sentences, rows.main_verdict)
 
 SENTENCES = (
     rows.main_sentences,
+    averaging.averaging_sentences,
     rows.low_resource_sentences,
     transfer.fusion_sentences,
     transfer.forgetting_sentences,
