@@ -155,7 +155,8 @@ def propose(table: pd.DataFrame, where: str, wanted: NewTask = NewTask()) -> Pro
         )
     names = [] if task_kind == "score" else list(set(rows["label"].explode().dropna()))
     names.sort(key=lambda name: (np.nan_to_num(as_number(name), nan=np.inf), name.casefold(), name))  # numbers first
-    joining = found or next(one for one in _SEPARATORS if not are_several or not any(one in name for name in names))
+    # If all are in labels, the task's check says so.
+    joining = found or next((one for one in _SEPARATORS if not any(one in name for name in names)), _SEPARATORS[0])
     return Proposal(
         columns=columns,
         kind=task_kind,

@@ -329,6 +329,12 @@ def test_several_labels_a_row_are_a_task_however_they_are_spelt(table, separator
     assert pairs[0] == pairs[1]
 
 
+def test_lists_of_labels_that_hold_every_separator_have_none(tmp_path: Path) -> None:
+    write(rows_of(['["a || b | c", "d;e"]', '["d;e"]']), tmp_path / "mine.csv")
+    with pytest.raises(PipelineError, match="separator"):
+        new_task(tmp_path / "mine.csv", tmp_path / "data", NewTask())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
