@@ -216,6 +216,8 @@ def _mistakes(study: Study, grids: Collection[str]) -> Iterator[str]:
         yield from _mistakes_of_method(study, name, rows)
     if study.reference not in study.methods or (study.reference in rows and rows[study.reference].kind.is_by_source):
         yield f"reference: '{study.reference}' must be one of the methods, and not sequential"
+    if study.primary is not None and not any(rows[name].kind.takes == "fusion" for name in known):
+        yield "primary: no method is a fusion, so there is nothing to test: leave it out"
     if study.limit is not None and study.target_limit is not None and study.target_limit > study.limit:
         yield f"target_limit: {study.target_limit} is more than limit {study.limit}, which holds for all tasks"
     taken_in = (base for name in known for base in rows[name].own if base in rows)

@@ -468,6 +468,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "a reference that is not compared": ({"reference": "fusion"}, ["reference: 'fusion'"]),
+    "nothing to test": ({"methods": ["full"], "primary": "one adapter"}, ["primary:"]),
     "a sequential reference": (
         {"methods": ["full", "sequential"], "reference": "sequential"},
         ["reference: 'sequential'"],
