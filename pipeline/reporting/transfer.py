@@ -295,12 +295,12 @@ class FusionGain:
 
 @cache
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
-    """Every fusion row on every target, in the study's order."""
+    """Every fusion row on every target, in the study's order, but not where nothing trained."""
     gains, tests = [], {}
     for line, target, group in runs.cells():
-        if runs.study.row(line.row).kind.takes != "fusion":
-            continue
         records = [scored.record for scored in group]
+        if runs.study.row(line.row).kind.takes != "fusion" or not any(one.cost.trainable_parameters for one in records):
+            continue
         curves = [runs.curve(record.run) for record in records]
         starts = [
             next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
@@ -355,7 +355,7 @@ def _beginning(record: RunRecord) -> str:
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
-    """One line per fusion row and target; None in a study without fusion."""
+    """One line per fusion row and target; None in a study without fusions that trained."""
     gains, rows = fusion_gains(runs), []
     for gain in gains:
         used = tuple(dict.fromkeys(adapter.run for adapter in gain.best))

@@ -55,6 +55,11 @@ def test_a_fusion_that_trained_is_above_its_start_and_tested_against_its_adapter
     assert not any("not scored before training" in note for note in notes)
 
 
+def test_a_fusion_that_trained_nothing_is_left_out(tmp_path: Path) -> None:
+    study = fused(tmp_path, {"trained": 0}, {"trained": 0})
+    assert fusion_gain_table(StudyRuns(study.result, study.ledger)) is None
+
+
 def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
     line, _, sentence = line_of(fused(tmp_path, *({"best_epoch": 0, "start": 0.6, "anchor": "sst"},) * 3))
     assert line["epoch kept"].text == "start kept"
