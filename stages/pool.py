@@ -22,6 +22,7 @@ from pipeline.reporting.opponents import (
 )
 from pipeline.reporting.report import comparison_text, detectable_text, judge, listed, points
 from pipeline.reporting.runs import StudyRuns, mean_of
+from pipeline.settings.kinds import Row
 from pipeline.stats.paired import Comparison, Difference
 from pipeline.system.errors import PipelineError
 from stages.report import result_of
@@ -175,14 +176,27 @@ def with_variants(result: StudyResult, rows: Sequence[str]) -> StudyResult:
 
 
 def with_opponents(result: StudyResult, other: StudyResult) -> StudyResult:
-    """A study with the rows without fusion of another, where both have the target and seed and the row is new to it."""
+    """A study with the rows without fusion of another, where both have the target and seed and the row is new to it.
+
+    Raises:
+        PipelineError: their backbones differ.
+    """
     study, added = result.study, other.study
+    if other.backbone != result.backbone:
+        raise PipelineError(f"studies {study.name} and {added.name} have different backbones, so they cannot be pooled")
     targets = tuple(target for target in study.targets if target in added.targets)
     names = [name for name in added.methods if name not in study.methods and not holds_fusion(added, name)]
-    rows = {name: added.row(name).model_copy(update={"targets": targets}) for name in names}
+
+    def whole(name: str) -> Row:  # with its whole recipe: that of ``study`` is not for it
+        tasks = {target: added.recipe_for(name, target).model_dump() for target in targets}
+        return added.row(name).model_copy(update={"targets": targets, "tasks": tasks})
+
+    bases = (name for name in added.rows if name not in (*study.rows, *names))
+    rows = {name: whole(name) for name in (*names, *bases)}
     entries = (e for e in other.entries if e.line.row in names and e.target in targets and e.rows is None)
     entries = (entry for entry in entries if entry.seed in study.seeds)
-    changed = study.model_copy(update={"rows": study.rows | rows, "methods": (*study.methods, *names)})
+    methods, looks = (*study.methods, *names), study.looks + added.looks - 1
+    changed = study.model_copy(update={"rows": study.rows | rows, "methods": methods, "looks": looks})
     return result.model_copy(update={"study": changed, "entries": (*result.entries, *entries)}) if targets else result
 
 

@@ -8,6 +8,7 @@ from pipeline.records.studies import Line
 from pipeline.reporting import report
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, mean_difference
 
 
@@ -27,14 +28,22 @@ def gains(runs: StudyRuns) -> dict[Line, Gain]:
     """Every line that averages all its runs, selecting none, and has all targets."""
     found, means = {}, {}
     for line in runs.lines:
-        row, score = runs.study.row(line.row), runs.mean(line)
-        if score is None or not row.experts or (row.kind.is_ensemble and row.rule != "uniform"):
+        score = runs.mean(line)
+        if score is None or not _is_average(runs.study, line.row):
             continue
         parts = {target: runs.difference_of_pairs(_pairs(group), target) for target, group in runs.groups(line).items()}
         known = {target: difference for target, difference in parts.items() if difference is not None}
         found[line] = score, known
         means[line] = mean_difference([*known.values()], runs.shared([*runs.groups(line).values()]))
     return {line: Gain(*found[line], test) for line, test in report.judge(means, runs.study.looks).items()}
+
+
+def _is_average(study: Study, name: str) -> bool:
+    """Whether a row is the mean of all its runs: it selects none, and nothing trains further."""
+    row = study.row(name)
+    if row.kind.is_ensemble or not row.experts:
+        return row.experts is not None and row.rule == "uniform"
+    return all(study.recipe_for(name, task, trial=trial).is_averaged for task in study.targets for trial in row.trials)
 
 
 def _pairs(group: Iterable[Scored]) -> list[tuple[str, str]]:

@@ -39,14 +39,14 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     for line, target in product(runs.lines, runs.study.targets):
         row = runs.study.row(line.row)
         name = "full" if row.kind.is_joint else row.of
-        if name is not None and row.joins_tasks:
+        if name is not None and row.joins_tasks and runs.study.row(name).backbone == row.backbone:
             base = Line(name)
             tests[line, base, target] = runs.difference(runs.cell(line, target), runs.cell(base, target), target)
     result = []
     for (line, base, target), comparison in report.judge(tests, runs.study.looks).items():
-        turn = runs.study.turn(line.row, target)
-        tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
-        result.append(Contrast(line, base, line.source or ", ".join(tasks), target, comparison))
+        tasks = runs.study.turn(line.row, target) or runs.study.partners(line.row, target)
+        others = line.source or ", ".join(task for task in tasks if task != target)
+        result.append(Contrast(line, base, others, target, comparison))
     return result
 
 

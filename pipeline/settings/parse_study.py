@@ -279,6 +279,8 @@ def _row_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
 def _member_mistakes(row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
     if not row.members:
         yield 'of: name the rows whose runs it joins, such as of = ["full", "multitask"]'
+    if row.rule == "uniform" and row.most is not None:
+        yield "most: uniform joins all members: leave it out, or choose another rule"
     for name in row.members:
         if name not in rows:
             yield f"of: there is no row '{name}'"

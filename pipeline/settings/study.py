@@ -240,8 +240,10 @@ class Study(BaseModel, frozen=True, extra="forbid"):
         if row.kind.is_ensemble:
             joined = [member for member in row.members if target is None or target in self.targets_of(member)]
             counts = {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
-            # A mean of all its members selects nothing itself.
-            return {name: 1} if row.rule == "uniform" and {*counts.values()} == {1} else counts
+            if row.rule == "uniform":  # selects nothing itself
+                return {name: 1} if {*counts.values()} == {1} else counts
+            again = len(joined) * ((row.experts or 1) - 1)
+            return counts | ({name: again} if again else {})
         bases = {base: len(self.row(base).trials) for task in targets for base in self.bases_on(name, task)}
         taken = bases if sum(bases.values()) > 1 else {}  # a single run was not selected
         return {name: len(row.trials), **taken}

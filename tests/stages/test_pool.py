@@ -122,6 +122,22 @@ def test_rows_of_another_study_are_opponents_where_both_have_the_target(study: S
     assert with_opponents(own.result, part(study, "third", ["mr"]).result).entries != own.result.entries
 
 
+def test_a_row_of_another_study_stays_what_it_is_there(study: Synthetic) -> None:
+    own = part(study, "first", TARGETS, methods=["full", "fusion"], rows={}, looks=2)
+    rows = {"warm": {"method": "adapter", "of": "base"}, "base": {"method": "adapter"}}
+    other = part(study, "second", TARGETS, methods=["warm"], rows=rows, looks=2, recipe={"adapter": "lora"})
+    joined = with_opponents(own.result, other.result).study
+    assert (
+        joined.recipe_for("warm", "sst") == other.study.recipe_for("warm", "sst") != own.study.recipe_for("full", "sst")
+    )
+    assert {kind: is_one(joined, "warm") for kind, is_one in OPPONENTS.items()} == {
+        kind: is_one(other.study, "warm") for kind, is_one in OPPONENTS.items()
+    }
+    assert joined.looks == 3
+    with pytest.raises(PipelineError, match="backbones"):
+        with_opponents(own.result, other.result.model_copy(update={"backbone": "other"}))
+
+
 @pytest.mark.parametrize("row", ["adapter", "fusion", "evne"])
 def test_what_is_no_other_row_of_fusion_is_no_variant(row: str, study: Synthetic) -> None:
     with pytest.raises(PipelineError, match=f"^--variants {row}: study first has no such row of fusion .* of none$"):

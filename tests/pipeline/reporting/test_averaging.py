@@ -17,6 +17,7 @@ ROWS = {
     "soup": {"method": "merge", "of": "adapter", "experts": 3, "title": "soup"},
     "mean": {"method": "ensemble", "of": ["adapter"], "experts": 3, "rule": "uniform"},
     "best": {"method": "ensemble", "of": ["adapter"], "experts": 3, "most": 1},
+    "trained": {"method": "fusion", "experts": 3, "recipe": {"fusion": {"form": "experts"}, "train_experts": True}},
 }
 
 
@@ -54,7 +55,10 @@ def test_the_gain_is_the_score_less_the_mean_score_of_all_its_runs(tmp_path: Pat
             values["score of a run"] += [float(np.mean(each == labels_of(target))) for each in own]
             values["score"].append(float(np.mean(better(target, scored.entry.seed, own) == labels_of(target))))
     table = averaging_table(runs)
-    assert table is not None and [row[0].text for row in table.rows] == ["soup", "mean"]  # what selects is no average
+    assert table is not None and [row[0].text for row in table.rows] == [
+        "soup",
+        "mean",
+    ]  # what selects or trains is no average
     line = dict(zip(table.columns, table.rows[0], strict=True))
     expected = {name: np.mean(own) for name, own in values.items()}
     assert {name: line[name].sort for name in expected} == pytest.approx(expected)

@@ -11,7 +11,7 @@ from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.transfer import built_on_table
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
+from tests.pipeline.reporting.synthetic import Synthetic, in_turn, make, predictions_of
 
 
 def lines_of(study: Synthetic) -> dict[tuple[object, str], dict[str, Cell]]:
@@ -53,6 +53,19 @@ def test_the_steps_of_both_sides_are_those_on_the_target(tmp_path: Path) -> None
     assert lines_of(study)["sequential:imdb", "sst"]["steps"].sort == 96
     (study.ledger.folder(other.run) / "run.json").unlink()
     assert lines_of(study)["fusion", "sst"]["steps"].sort == 285
+
+
+def test_of_tasks_in_turn_the_later_ones_count_too(tmp_path: Path) -> None:
+    lines = lines_of(in_turn(tmp_path))
+    assert {target: line["other tasks"].text for (_, target), line in lines.items()} == {"sst": "sts", "sts": "sst"}
+
+
+def test_joint_training_of_another_backbone_has_no_base(tmp_path: Path) -> None:
+    rows = {"joint": {"method": "multitask", "backbone": "other"}}
+    study = make(tmp_path, methods=["full", "joint"], targets=["sst"], sources=["imdb"], rows=rows)
+    study.add("full", "sst", 1)
+    study.add("joint", "sst", 1)
+    assert built_on_table(StudyRuns(study.result, study.ledger)) is None
 
 
 def test_an_adapters_steps_that_are_not_known_are_not_counted_as_none(own: Synthetic) -> None:

@@ -147,6 +147,9 @@ def test_only_an_ensemble_that_selects_has_the_trials_of_its_members() -> None:
     joined = {rule: {"method": "ensemble", "of": ["full", "adapter"], "rule": rule} for rule in ("uniform", "mean")}
     study = tuned({}, methods=["full", "adapter", *joined], rows=joined, scoring="half")
     assert [study.trials_on_target(name) for name in study.methods] == [1, 1, 1, 2]
+    several = {rule: row | {"experts": 3} for rule, row in joined.items()}
+    study = tuned({}, methods=[*several], rows=several, scoring="half")
+    assert [study.trials_on_target(name) for name in study.methods] == [1, 6]
     both = tuned({}, methods=["full", *joined], rows=joined, scoring="half", tune={"full": {"epochs": [1, 2]}})
     assert both.trials_on_target("uniform") == both.trials_on_target("mean") == 3
 

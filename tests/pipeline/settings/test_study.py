@@ -517,6 +517,11 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "seeds that no generator takes": ({"seeds": [-1, 2], "limit": 0}, ["seeds", "limit:"]),
     "merged adapters of another seed": ({"methods": ["merge"], "source_seed": 1}, ["source_seed:"]),
+    "a mean of all that joins some": (
+        {"methods": ["full", "all"], "scoring": "half"}
+        | {"rows": {"all": {"method": "ensemble", "of": ["full"], "rule": "uniform", "most": 2}}},
+        ["rows.all.most:"],
+    ),
     "a target with more rows than every task": ({"limit": 9, "target_limit": 10}, ["target_limit:"]),
     "no look at the results": ({"looks": 0}, ["looks:"]),
     "too few dev rows for a score": ({"dev_limit": 1}, ["dev_limit:"]),
