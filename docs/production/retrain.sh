@@ -33,6 +33,8 @@ promote() { # TASK RUN
     sh -c "${ON_PROMOTE:-true}"
 }
 
+exec 9>.retrain.lock
+flock -w 60 9 || { echo "another retrain.sh is running in this folder" >&2; exit 2; }
 if [ "$#" -eq 2 ] && [ "$1" = --promote ]; then
     promote "${2%@*}" "${2#*@}"
     exit
@@ -41,8 +43,6 @@ fi
 
 task=$1
 shift
-exec 9>.retrain.lock
-flock -w 60 9 || { echo "another retrain.sh is running in this folder" >&2; exit 2; }
 live=$(live_run "$task")
 [ -n "$live" ] || { echo "no live model of $task: promote one first (retrain.sh --promote $task@RUN)" >&2; exit 2; }
 

@@ -20,7 +20,10 @@ from pipeline.system.streams import notice
 if TYPE_CHECKING:
     import pandas as pd
 
-_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
+_MARKS = {  # the first begins with the second
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}  # fmt: skip
 _OTHER_ALPHABETS = (
     "cp1251", "koi8_r", "cp1253", "cp1255", "cp1256", "cp874", "gb18030", "big5", "cp932", "euc_jp", "cp949",
 )  # fmt: skip

@@ -71,7 +71,7 @@ def as_computed(values: Any) -> np.ndarray:
 
 def one_hot(values: np.ndarray, classes: int) -> np.ndarray:
     """The matrix, bool (B, C), of label sets or class numbers (B,)."""
-    return as_matrix(values) if are_sets(values) else values[:, None] == np.arange(classes)
+    return as_matrix(values) if len(values) and are_sets(values) else values[:, None] == np.arange(classes)
 
 
 def names_in(label_set: str, classes: Sequence[str]) -> tuple[str, ...]:

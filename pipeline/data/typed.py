@@ -94,6 +94,8 @@ def read_xlsx(content: bytes, where: str, *, strict: bool) -> tuple[pd.DataFrame
     sheets = _filled(content, where, values=False)
     # Hidden sheets hold lists to choose from.
     visible = [sheet for sheet in sheets if sheet.sheet_state == "visible"] or sheets
+    if not visible:
+        raise PipelineError(f"{where}: no sheet has cells")
     if len(visible) != 1:
         names = ", ".join(sheet.title for sheet in visible)
         raise PipelineError(f"{where}: {len(visible)} sheets have cells ({names}): {_REMEDY}")
@@ -173,7 +175,10 @@ def write_xlsx(table: pd.DataFrame, sink: BinaryIO, *, title: str = "table") -> 
         cell.data_type = "s"  # what begins with = is no formula
         return cell
 
-    sheet.append([written(str(name)) for name in table.columns])
-    for row in zip(*(table.iloc[:, place].tolist() for place in range(table.shape[1])), strict=True):
-        sheet.append([written(value) for value in row])
+    try:
+        sheet.append([written(str(name)) for name in table.columns])
+        for row in zip(*(table.iloc[:, place].tolist() for place in range(table.shape[1])), strict=True):
+            sheet.append([written(value) for value in row])
+    finally:
+        sheet.close()  # openpyxl prints a traceback for a sheet that is collected open
     book.save(sink)

@@ -120,8 +120,9 @@ def test_columns_of_any_kind_are_kept_or_refused_before_anything_is_computed(
     assert (row["when"], row["v"], row["id"]) == ("2026-01-02 00:00:00", [1.5, 2.0], "0")
 
     monkeypatch.setattr("stages.predict.predictions_of", lambda *_: pytest.fail("computed"))
-    with pytest.raises(PipelineError, match="column 'tags' cannot be written as parquet .*leave it out"):
-        predict("films", file, tmp_path / "o.parquet", trained, using="auto", batch_size=8, precision="fp32")
+    for suffix in ("parquet", "xlsx"):
+        with pytest.raises(PipelineError, match=f"column 'tags' cannot be written as {suffix} .*leave it out"):
+            predict("films", file, tmp_path / f"o.{suffix}", trained, using="auto", batch_size=8, precision="fp32")
     file.write_text('{"sentence": "the film is good", "odd": "\\ud800"}\n')
     for suffix in ("csv", "jsonl", "parquet"):
         with pytest.raises(PipelineError, match=f"column 'odd' cannot be written as {suffix}"):

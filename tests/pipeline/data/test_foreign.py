@@ -14,7 +14,7 @@ from pipeline.system.errors import PipelineError
 
 HEADER = ["message", "queue", "price"]
 ROWS = [["the café, on Monday; again", "bill", "1,5"], ['she said "no" | and\tleft', "bug", "2"], ["über", "bug", ""]]
-ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "cp1252"]
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"]
 
 
 def delimited(rows: list[list[str]], delimiter: str) -> str:
@@ -126,6 +126,9 @@ def test_of_two_sheets_none_is_guessed(tmp_path: Path) -> None:
         for name in ("one", "two"):
             pd.DataFrame({"a": ["b"]}).to_excel(book, sheet_name=name, index=False)
     with pytest.raises(PipelineError, match=r"2 sheets have cells \(one, two\)"):
+        read_foreign(tmp_path / "t.xlsx")
+    pd.DataFrame().to_excel(tmp_path / "t.xlsx")
+    with pytest.raises(PipelineError, match="no sheet has cells"):
         read_foreign(tmp_path / "t.xlsx")
 
 
