@@ -79,7 +79,7 @@ FILES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     ),
     "one class": ("films", [f"new {n},1" for n in range(9)], {"rows": 9, "metric": "accuracy"}),
     "one class of macro F1": ("balanced", [f"new {n},good" for n in range(9)], {"rows": 9, "metric": "macro-f1"}),
-    "one row": ("balanced", ["new,bad"], {"error": "a single row"}),
+    "one row": ("balanced", ["new,bad"], {"error": "needs two or more"}),
     "two classes of macro F1": ("balanced", ["new,bad", "newer,good"], {"rows": 2, "metric": "macro-f1"}),
     "beyond the range": (
         "pairs",
