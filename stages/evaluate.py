@@ -240,7 +240,9 @@ def _as_known(task: Task, trained: Artifact | RunRecord) -> Task:
 def _check_scorable(labels: pd.Series, task: Task) -> None:
     """Raise a :class:`PipelineError` if the metric is not defined on ``labels``."""
     if len(labels) < 2:
-        raise PipelineError(f"rows of {task.name} to score: {len(labels)}; an interval needs two or more: give more rows")
+        raise PipelineError(
+            f"rows of {task.name} to score: {len(labels)}; an interval needs two or more: give more rows"
+        )
     if labels.nunique() < 2 and METRICS[task.metric].worst < 0:
         raise PipelineError(
             f"all {len(labels)} rows of {task.name} have one label: {task.metric} is not defined: add rows with others"

@@ -153,7 +153,7 @@ def _build_fusion(
         check_meaning(artifact.manifest, task)
     starts = own if not anchored else [] if initial is None else [initial]
     have_its_head = bool(starts) and all(same_head(start.manifest.recipe, recipe) for start in starts)
-    if recipe.fusion.head_start and recipe.form.fuses_own and have_its_head:
+    if recipe.is_averaged or (recipe.fusion.head_start and recipe.form.fuses_own and have_its_head):
         load_mean_head(starts, model.head)
     if recipe.is_averaged:
         model.requires_grad_(False)

@@ -22,7 +22,7 @@ from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.registry import members_of
 from pipeline.models.transfer_model import pair_features
 from pipeline.records.store import Artifact
-from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head
+from pipeline.runs.build import Built, build_for_training, modules_of, restore, same_head, task_of
 from pipeline.runs.planned import PlannedRun
 from pipeline.runs.scoring import Scoring, features_of, probe, splits_of
 from pipeline.settings.parts import even_gate, gates_text
@@ -174,7 +174,8 @@ class Chooser:
         candidates, scores = dict[str, float](), dict[str, float]()
         for adapter in able:
             name = adapter.manifest.task
-            model = restore(adapter, task, self.workspace, recipe.adapter.drop_layers).to(self.accelerator.device)
+            its_task = task_of(adapter, name)
+            model = restore(adapter, its_task, self.workspace, recipe.adapter.drop_layers).to(self.accelerator.device)
             candidates[name] = scoring.value(scoring.predict(model))
             if scoring.test is not None:
                 scores[name] = scoring.test.value(scoring.test.predict(model))

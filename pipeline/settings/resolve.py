@@ -135,7 +135,7 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "fusion": fuses,
         **{name: value is form for name, value in recipe if isinstance(value, FormSettings)},
         "gate_rank": recipe.gated.gate == "matrix",
-        "head_start": form.fuses_own,
+        "head_start": form.fuses_own and not recipe.is_averaged,
         "pretrained": full or recipe.trainable == "full+adapter",
         "second_encoder": full,
         "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,

@@ -161,18 +161,22 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
         dropped_layers(recipe, recipes)  # raises if they differ
 
 
+_OTHER_HEAD = "has another head, encoding or pooling"
+
+
 def _why_not_taken(source: Recipe, task: Task, job: Job, run: TrainingRun) -> str | None:
     """Why the job cannot fuse, merge or start from an adapter of ``task`` with recipe ``source``; None if it can."""
     recipe, kind = run.recipe, KINDS[job.kind]
     if kind.takes == "fusion":
         encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
-        return why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)
+        why = why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)
+        return _OTHER_HEAD if why is None and recipe.is_averaged and not same_head(source, recipe) else why
     if (why := why_not_started_from(source, task.is_pair, recipe)) or not kind.combines:
         return why
     if source.adapter.drop_layers != recipe.adapter.drop_layers:
         return "leaves out other layers (--drop-layers)"
     if task.name == job.task and not same_head(source, recipe):
-        return "has another head, encoding or pooling"
+        return _OTHER_HEAD
     return None
 
 

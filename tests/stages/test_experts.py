@@ -157,6 +157,16 @@ def test_rows_that_cannot_be_experts_are_refused(row: dict[str, Any]) -> None:
         study(**row)
 
 
+def test_the_head_is_always_the_mean_of_the_experts_heads(place: Workspace) -> None:
+    runs = []
+    for settings in ({}, {"head_start": False}):
+        result, _ = compare(study(experts=3, recipe={"fusion": "experts", **settings}), place)
+        runs.append(next(entry.run for entry in result.entries if entry.method == "experts"))
+    assert runs[0] == runs[1]
+    with pytest.raises(PipelineError, match="another head"):
+        compare(study(experts=3, recipe={"fusion": "experts", "head": "mlp"}), place)
+
+
 def test_experts_start_from_one_source(place: Workspace) -> None:
     extract("meals", Recipe.parse(QUICK, "test"), place, seed=1)
     with pytest.raises(PipelineError, match="best:2"):

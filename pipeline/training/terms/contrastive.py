@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.models.transfer_model import Head
+from pipeline.models.transfer_model import CosineHead, Head
 from pipeline.training.objectives import Regularised, Term
 
 
 class Contrastive(Term):
-    """The term. It reads the features that the heads of ``run.model`` had in the last forward pass in training mode."""
+    """The term. It reads the features of the head of ``run.model`` in the last forward pass, in training mode."""
 
     passes = 0
 
@@ -26,12 +26,11 @@ class Contrastive(Term):
         self._settings = run.recipe.contrastive
         self._features: Tensor | None = None
         for head in run.model.modules():
-            if isinstance(head, Head):
+            if isinstance(head, Head | CosineHead):
                 head.register_forward_pre_hook(self._keep)
 
     def _keep(self, head: nn.Module, vectors: tuple[Tensor, ...]) -> None:
-        if isinstance(head, Head) and head.training:
-            self._features = head.features(*vectors)
+        self._features = head.features(*vectors) if isinstance(head, Head) and head.training else None
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """The term for the piece's rows, whose ``outputs`` (B, k) the model has just computed; 0 for scores."""

@@ -54,6 +54,11 @@ def test_it_begins_as_the_better_of_those_that_know_its_labels(
     assert (record.anchor, record.dev, record.anchor_candidates) == (better, scores[better], scores)
 
 
+def test_a_source_that_trained_on_rows_of_the_target_too_may_be_the_anchor(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=UNTRAINED, meals={**UNTRAINED, "extra": [{"task": "films"}]})
+    assert {*held(workspace, quick, "films").anchor_candidates} == {"films", "meals"}
+
+
 def test_labels_of_another_meaning_are_no_anchor(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED, pairs=UNTRAINED)
     record = held(workspace, quick, "pairs")

@@ -1,6 +1,7 @@
 """The supervised contrastive term: its equation, what it pulls together, and where it has no effect."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.training.objectives import Regularised
 from pipeline.training.terms.contrastive import Contrastive, contrastive
-from tests.runs import single_run
+from tests.runs import joint_run, single_run
 
 
 def by_loops(features: torch.Tensor, labels: list[int], temperature: float) -> float:
@@ -81,6 +82,16 @@ def test_a_run_with_it_reads_the_features_that_its_loss_is_made_of(
         losses.append(workspace.ledger.curve(record.run)["loss"].iloc[0])
     assert losses[1] > losses[0]
     assert sum(map(len, read)) == 40 and all(each.requires_grad for each in read)
+
+
+def test_a_head_without_features_never_meets_those_of_another_task(
+    backbone_folder: Path, same: Path, tmp_path: Path, quick: Callable[..., Recipe]
+) -> None:
+    workspace = Workspace(str(backbone_folder), same, tmp_path / "store", tmp_path / "reports")
+    recipe = quick("full", epochs=1, contrastive=0.5, smart=1.0)
+    recipes = {"films": recipe, "same": recipe.changed({"head": "cosine"})}
+    record = joint_run(workspace, [*recipes], recipes, limits=dict.fromkeys(recipes, 40), seed=1).get()
+    assert workspace.ledger.curve(record.run)["loss"].notna().all()
 
 
 def test_in_evaluation_nothing_is_kept() -> None:
