@@ -184,7 +184,7 @@ def test_every_row_has_a_curve_unless_the_curve_names_its_own() -> None:
     study = parse(methods=["frozen", "full", "wide", "one", "merge"], rows=rows, curve={})
     both = ("sst", "sts")
     assert study.curve_rows() == {"frozen": both, "full": both, "wide": both, "one": ("sst",), "merge": both}
-    for name in ("pfeiffer-2021", "which-sources"):
+    for name in ("pfeiffer-2021", "experts-first"):
         study = find_study(name, curve_rows=[50])
         assert [*study.curve_rows()] == [*study.methods]
 
