@@ -168,7 +168,7 @@ def _sides(runs: StudyRuns, lines: Sequence[Line]) -> dict[str, Side]:
     """For each target and seed, the line with the best validation score among ``lines``.
 
     The line for a seed is selected on the *other* seeds. Selecting by the mean over all seeds would favour lines with
-    lucky seeds, and so the side with more lines (simulated in its test: by 0.4 points with two, 1.1 with eleven). A single
+    lucky seeds, and so the side with more lines (simulated: by 0.4 points with two lines, 1.1 with eleven). A single
     seed selects for itself.
 
     Ties go to the first row, then to its first source by name, because the order of sources depends on other targets.
