@@ -11,6 +11,7 @@ lean, without the predictions of trials that no cell kept or is built on.
 import io
 import json
 import lzma
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
@@ -98,7 +99,7 @@ def import_artifacts(store: Store, file: Path) -> Imported:
         for artifact in added:
             with new_folder(artifact.folder) as new:
                 for name in (*artifact.manifest.files, MANIFEST):
-                    (folder / artifact.manifest.place / name).rename(new / name)
+                    shutil.move(folder / artifact.manifest.place / name, new / name)
     return Imported(tuple(added), tuple(already_here))
 
 
@@ -290,7 +291,9 @@ def unpacked(file: Path, place: Path) -> Iterator[Path]:
     with reading(file):
         check_regular(file)
     left = max(_SIZE, _RATIO * file.stat().st_size)
-    with scratch_folder(place) as folder:
+    with scratch_folder(place) as scratch:
+        folder = scratch / place.name  # a link's target may have another name
+        folder.mkdir()
         with reading(file, REMEDY), lzma.open(file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 left -= member.size

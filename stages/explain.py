@@ -47,6 +47,7 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> dict[str, Any
         "mean_shares": {name: float(shares.loc[shares["adapter"] == name, "share"].mean()) for name in names},
         "singles": [
             {
+                "adapter": named if (named := f"{single.task}@{single.run}") in names else single.task,
                 "task": single.task,
                 "run": single.run,
                 "same_labels": single.classes == model.classes,
@@ -107,7 +108,9 @@ def listed(predicted: Predicted, transform: Transform = "softmax", top_k: int | 
     if transform != "softmax":
         outputs = predicted.outputs
         if len(outputs) < len(numbers):
-            outputs = (-outputs[0], outputs[0])
+            first, second = numbers.values()
+            for_first = (first - second) * outputs[0] > 0  # as a cosine, where similar texts are the first class
+            outputs = (outputs[0], -outputs[0]) if for_first else (-outputs[0], outputs[0])
         if transform == "sigmoid":
             outputs = tuple((1 + math.tanh(output / 2)) / 2 for output in outputs)
         numbers = dict(zip(numbers, outputs, strict=True))

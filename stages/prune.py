@@ -59,8 +59,12 @@ def prune(
         )
     workspace = on_own_backbone(workspace, fusion)
     count = len(fusion.manifest.sources)
-    if not 1 <= keep < count:
-        sources = f"{count} sources: give 1 to {count - 1}" if count > 1 else "one source: there is none to remove"
+    own = own_member(fusion.manifest.recipe, task.name, [source.task for source in fusion.manifest.sources])
+    least, besides = (1, "") if own is None else (2, " besides the target's own adapter")
+    if not least <= keep < count:
+        sources = f"one source{besides}: there is none to remove"
+        if count > least:
+            sources = f"{count} sources: give {least} to {count - 1}"
         raise PipelineError(f"--keep {keep}: fusion {fusion.manifest.run} has {sources}")
     return get_or_train(_Pruning(workspace, task, fusion, keep), force)
 
@@ -109,7 +113,7 @@ class _Pruning(Trainable[RunRecord]):
         started = time.perf_counter()
         shares, kept = self._keep_best(model, scoring)
         predicting = time.perf_counter()
-        prediction = scoring.predict(model)
+        prediction = scoring.predict_choosing(model)
         ended = time.perf_counter()
         score, table = scoring.scored(prediction)
         temperature = fit_temperature(prediction, rows["label"].to_numpy())

@@ -147,7 +147,7 @@ def print_explanation(explained: dict[str, Any], as_json: bool) -> None:
         effects = [(word, answer, f"{change:+.4f}") for word, answer, change in changes]
         tables.append([("word", "without it", f"change of {top['label']}"), *effects])
     shares, rows = explained["mean_shares"], list[tuple[str, ...]]()
-    alone = {single["task"]: single["answer"] for single in explained["singles"]}
+    alone = {single["adapter"]: single["answer"] for single in explained["singles"]}
     left_out = {each["adapter"]: each["answer"] for each in explained["without"]}
     for name in dict.fromkeys((*shares, *alone)):
         own, without = alone.get(name, ()), left_out.get(name, ())

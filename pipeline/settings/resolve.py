@@ -16,7 +16,7 @@ _SCORING = OF_PREDICTION.union(
     ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
 _SOLVED = frozenset({"class_weights", "extra", "permute_labels"})
-_JOINED = frozenset({"adapter", "bottleneck", "fusion", "merge"})
+_JOINED = frozenset({"adapter", "bottleneck", "fusion", "merge", "extra", "permute_labels"})
 
 
 def resolve(

@@ -120,8 +120,10 @@ def _why_not(trained: Trained) -> str:
     if recipe.cosine_threshold == "tuned":
         return "they have no cosine with a threshold (cosine_threshold = 'tuned')"
     if artifact is None:
-        if recipe.trainable not in ("full", "head"):
+        if recipe.trainable == "full+adapter":
             return "its modules were trained together with the backbone, which AdapterHub's adapters cannot express"
+        if recipe.has_modules:
+            return "its modules were trained for several tasks at once, and are in no files of AdapterHub"
         return "transformers has no model of two encoders" if trained.model.second else ""
     encoder: Any = trained.model.backbone
     if encoder.config.model_type == "modernbert":

@@ -36,6 +36,7 @@ FormatName = Literal["onnx", "adapterhub"]
 
 _DEV_ROWS, _DRAWN_ROWS = 200, 24
 _KINDS = {"adapter": "adapter", "merge": "merged adapter", "frozen": "head on a frozen encoder"}
+_TRAINED = {"head": "head on a frozen encoder", "probe": "regression on a frozen encoder", "adapter": "adapter"}
 
 
 TOLERANCE = 1e-4
@@ -348,7 +349,7 @@ def _write_card(
         scores=scores,
         checked=checked,
         licence=licence,
-        what=what or "fine-tuned encoder",
+        what=what or _TRAINED.get(trained.recipe.trainable, "fine-tuned encoder"),
         sources=sources,
         described=[task, *others],
         script=SCRIPT,

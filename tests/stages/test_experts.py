@@ -103,7 +103,8 @@ def test_it_predicts_explains_and_prunes_as_any_fusion(
     agree(place, "films", fused.run, data_folder, tmp_path)
     model = load("films", store=place.store_root, using=fused.run, backbone=place.backbone_name)
     names = [f"films@{source.run}" for source in fused.sources]
-    answer = explain(model, TEXT, [])
+    answer = explain(model, TEXT, [model.sibling(artifact) for artifact in model.beside()])
+    assert [each["adapter"] for each in answer["singles"]] == names
     assert list(model.adapters) == names == [each["adapter"] for each in answer["without"]]
     assert answer["mean_shares"] == pytest.approx(dict.fromkeys(names, 0.5), abs=1e-5)
     one = prune("films", place, keep=1, using=fused.run).record

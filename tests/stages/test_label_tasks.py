@@ -11,7 +11,8 @@ import pytest
 from sklearn.metrics import f1_score
 
 from pipeline import load
-from pipeline.runs.scoring import probe_score
+from pipeline.runs.build import restore_run
+from pipeline.runs.scoring import Scoring, probe_score
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
@@ -23,6 +24,7 @@ from stages.export.export import export, script_of
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from stages.prune import prune
 from tests.nano import BAD, GOOD, THINGS
 from tests.runs import places, single_run
 
@@ -108,6 +110,11 @@ def test_fusions_of_every_form_learn_label_sets(sources, form, own, adapter, qui
     recipe = quick("fusion", fusion=form, epochs=4, learning_rate=3e-2)
     record = fuse("moods", recipe, own, seed=0, sources=sources, experts=2).record
     assert 0.5 < record.dev == evaluate("moods", own, using=record.run).score
+    if len(record.sources) > 1:
+        pruned, task = prune("moods", own, keep=1, using=record.run).record, own.task("moods")
+        model = restore_run(pruned, task, own)
+        scoring = Scoring(task, own.splits.of(task, None, 0).dev, pruned.recipe, own.backbone, make_accelerator("fp32"))
+        assert pruned.dev == scoring.value(scoring.predict_choosing(model))
 
 
 def test_one_label_a_row_is_learned_as_classes_are(own, quick) -> None:

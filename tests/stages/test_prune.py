@@ -85,6 +85,14 @@ def test_a_better_fusion_of_other_classes_is_not_pruned(fused, workspace, quick)
     assert again.store.find(record.run).manifest.pruned_from == fused.run
 
 
+def test_the_own_adapter_of_a_gated_fusion_is_not_its_last_source(workspace, quick) -> None:
+    for task in ("films", "meals"):
+        extract(task, quick("adapter"), workspace, seed=1)
+    fuse("films", quick("fusion", fusion="gated", own_adapter="trained"), workspace, seed=1)
+    with pytest.raises(PipelineError, match="one source besides the target's own adapter"):
+        prune("films", workspace, keep=1)
+
+
 def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:
     for keep in (0, 3, -1):
         with pytest.raises(PipelineError, match=f"--keep {keep}: fusion {fused.run} has 3 sources: give 1 to 2"):

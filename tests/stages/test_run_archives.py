@@ -75,6 +75,14 @@ def test_what_is_exported_is_imported_byte_for_byte(reports: Path, export: Calla
     assert Ledger(tmp_path / "other").records() == Ledger(reports).records()
 
 
+def test_the_folder_of_runs_may_be_a_link(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    run = finish(reports, 1)
+    (linked := tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "runs").symlink_to(linked)
+    assert import_runs(tmp_path / "other", export()).added == (run,)
+
+
 def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
     ledger, run = Ledger(reports), finish(reports, 1)
     folder = ledger.folder(run)

@@ -83,6 +83,11 @@ def test_extract_makes_the_soup_that_the_study_would(workspace: Workspace) -> No
     assert {s.run for s in made.record.sources} < {s.run for s in longer.record.sources}
 
 
+def test_a_soup_of_controls_is_a_control(workspace: Workspace) -> None:
+    recipe = Recipe.parse({**QUICK, "permute_labels": True}, "test")
+    assert extract("films", recipe, workspace, seed=0, soup=2).record.recipe.permute_labels
+
+
 @pytest.mark.parametrize("recipe", [{"adapter": "lora"}, {"train_layernorm": True}])
 def test_what_cannot_be_merged_is_refused_before_it_is_trained(
     workspace: Workspace, no_training: None, recipe: dict[str, Any]

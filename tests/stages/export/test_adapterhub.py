@@ -54,6 +54,7 @@ def written(trained: Trained, folder: Path) -> bool:
         ("distilbert", "films", {**ADAPTER, **MEAN}, False),
         ("roberta", "pairs", {**ADAPTER, **MEAN, "head": "mlp"}, False),
         ("bert", "twins", {**ADAPTER, **SIAMESE, "head": "difference"}, False),
+        ("bert", "twins", {**ADAPTER, **SIAMESE, "head": "comparison"}, False),
         ("distilbert", "twins", {**ADAPTER, **SIAMESE, "head": "cosine"}, False),
         ("distilbert", "twins", {**ADAPTER, **SIAMESE, "head": "cosine", "cosine_similar": "first"}, False),
         ("bert", "pairs", {**ADAPTER, **SIAMESE, "head": "cosine"}, False),

@@ -231,6 +231,14 @@ def test_an_answer_lists_its_labels_the_highest_first_and_equal_ones_in_order() 
     assert [each["label"] for each in listed(answer)] == ["b", "c", "a"]
 
 
+@pytest.mark.parametrize("names", [["no", "yes"], ["yes", "no"]])
+def test_the_raw_score_of_a_cosine_is_that_of_similar_texts(names: list[str]) -> None:
+    similar = Predicted("yes", None, {name: float(name == "yes") for name in names}, outputs=(0.7,))
+    assert listed(similar, "none") == [{"label": "yes", "score": 0.7}, {"label": "no", "score": -0.7}]
+    other = Predicted("no", None, {name: float(name == "no") for name in names}, outputs=(-0.7,))
+    assert listed(other, "none") == [{"label": "no", "score": 0.7}, {"label": "yes", "score": -0.7}]
+
+
 def test_a_body_without_a_length_is_read_no_further_than_the_limit(client: Client) -> None:
     address = client(max_body=1000).base_url
     with socket.create_connection((address.host, address.port), timeout=30) as opened:
