@@ -19,7 +19,6 @@ NAMES = (
     "data",
     "jobs",
     "nodes",
-    "store",
     "stores",
     "studies",
     "ledgers",
@@ -58,7 +57,7 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, data, jobs, nodes, store, stores, studies, ledgers, choosing,
+        stage_one, fusion_block, stage_two, growth, data, jobs, nodes, stores, studies, ledgers, choosing,
         prediction, serve, many_models, adapter_drop, full_tuning, regularised, peers, gpu; by default all.
     quick
         Tiny sizes, to check that the benchmarks run; the numbers mean nothing.

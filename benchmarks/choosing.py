@@ -11,15 +11,16 @@ import torch
 from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import BOTTLENECK
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.records.store import Artifact, Manifest
+from pipeline.records.store import Artifact
 from pipeline.runs.initial import RANKED_ROWS, WHOLE, Chooser
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import RunRequest, Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import sha256_file, sha256_text
+from pipeline.system.atomic import sha256_file
 from pipeline.training.devices import make_accelerator, resolve_precision
 
 from .backbones import MINILM, NANO, backbone_folder
+from .ours import manifest_of
 from .report import Report
 from .rows import real_lengths
 from .setting import Setting
@@ -73,23 +74,8 @@ def _write_adapters(backbone: Backbone, root: Path, bottleneck: int, count: int)
                 torch.nn.init.normal_(parameter, std=0.02)
         BOTTLENECK.save(encoder, name, root / name)
         encoder.delete_adapter(name)
-        manifest = Manifest(
-            kind="adapter",
-            task=name,
-            run=sha256_text(name)[:12],
-            seed=0,
-            limit=None,
-            recipe=recipe,
-            train_rows=sha256_text("rows"),
-            pair=False,
-            meaning=_TASK.meaning,
-            metric=_TASK.metric,
-            dev=0.5,
-            dev_rows=100,
-            dev_fingerprint="",
-            backbone=backbone.name,
-            backbone_weights=backbone.weights_hash,
-            files={file.name: sha256_file(file) for file in sorted((root / name).iterdir())},
-        )
+        files = {file.name: sha256_file(file) for file in sorted((root / name).iterdir())}
+        task = _TASK.model_copy(update={"name": name})
+        manifest = manifest_of(number, task, recipe, backbone, seed=0, dev=0.5, files=files)
         artifacts.append(Artifact(folder=root / name, manifest=manifest))
     return artifacts

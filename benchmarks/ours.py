@@ -57,8 +57,7 @@ def random_adapter(
     setting: Setting, backbone: Backbone, store: Store, task: Task, number: int, dev: float = 0.0
 ) -> Artifact:
     """The untrained Houlsby adapter ``number``, with a fixed run name and weights; created if missing."""
-    run = f"{number:012x}"
-    if (found := store.find(run)) is not None:
+    if (found := store.find(run_of(number))) is not None:
         return found
     recipe = Recipe(
         trainable="adapter",
@@ -68,28 +67,37 @@ def random_adapter(
         head="linear",
         max_length=128,
     )
-    manifest = Manifest(
+    manifest = manifest_of(number, task, recipe, backbone, seed=number, dev=dev)
+    torch.manual_seed(number)
+    encoder = backbone.load()
+    add_modules(encoder, [task.name], recipe)
+    head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0)
+    return save_artifact(store, manifest, TransferModel(encoder, head, "cross", "mean"))
+
+
+def run_of(number: int) -> str:
+    """The name of the run of adapter ``number``."""
+    return f"{number:012x}"
+
+
+def manifest_of(number: int, task: Task, recipe: Recipe, backbone: Backbone, **values: Any) -> Manifest:
+    """The manifest of adapter ``number`` with ``values``; nothing depends on the rest."""
+    return Manifest(
         kind="adapter",
         task=task.name,
-        run=run,
-        seed=number,
+        run=run_of(number),
         limit=None,
         recipe=recipe,
         train_rows="",
         pair=task.is_pair,
         meaning=task.meaning,
         metric=task.metric,
-        dev=dev,
         dev_rows=100,
         dev_fingerprint="",
         backbone=backbone.name,
         backbone_weights=backbone.weights_hash,
+        **values,
     )
-    torch.manual_seed(number)
-    encoder = backbone.load()
-    add_modules(encoder, [task.name], recipe)
-    head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0)
-    return save_artifact(store, manifest, TransferModel(encoder, head, "cross", "mean"))
 
 
 def build(run: TrainingRun) -> Built:

@@ -3,20 +3,21 @@
 import shutil
 from pathlib import Path
 
+from pipeline.models.backbone import Backbone
 from pipeline.records.store import MANIFEST, Artifact, Store
 from pipeline.runs.sources import Fusion, SourceName
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import canonical_json
+from pipeline.system.atomic import canonical_json, sha256_text
 from stages.demo import write_tasks
 
 from . import child
 from .backbones import NANO, backbone_folder
 from .child import Step
+from .ours import manifest_of, run_of, source_task
 from .report import Report
 from .setting import Setting
-from .store import manifest_of, run_of
 from .timing import Row
 
 _SIZES = (100, 1000, 10_000, 100_000)
@@ -42,7 +43,7 @@ def run(setting: Setting) -> Report:
 
 def _row(setting: Setting, data: Path, backbone: Path, count: int) -> Row:
     root = setting.scratch / f"stores-{count}"
-    _write(root, count, Workspace(str(backbone), data, root, setting.scratch).backbone.weights_hash)
+    _write(root, count, Workspace(str(backbone), data, root, setting.scratch).backbone)
     row: Row = {
         "adapters": count,
         **child.measured(setting, cold, root),
@@ -85,19 +86,14 @@ def _task_of(number: int) -> str:
     return f"task{number // _SEEDS}"
 
 
-def _write(root: Path, count: int, weights: str) -> None:
+def _write(root: Path, count: int, backbone: Backbone) -> None:
     """Write manifests without files; the target's come last."""
     recipe = Recipe(trainable="adapter", encoding="cross", bottleneck=8)
+    files = {name: sha256_text(name) for name in ("adapter.safetensors", "head.safetensors")}
     for number in range(count):
-        manifest = manifest_of(
-            number,
-            kind="adapter",
-            task=_TARGET if number >= count - _SEEDS else _task_of(number),
-            seed=number % _SEEDS,
-            recipe=recipe,
-            dev=0.5 + number / (4 * count),
-            backbone_weights=weights,
-        )
+        name = _TARGET if number >= count - _SEEDS else _task_of(number)
+        task, dev = source_task(number).model_copy(update={"name": name}), 0.5 + number / (4 * count)
+        manifest = manifest_of(number, task, recipe, backbone, seed=number % _SEEDS, dev=dev, files=files)
         folder = root / manifest.place
         folder.mkdir(parents=True)
         (folder / MANIFEST).write_text(canonical_json(manifest.model_dump(mode="json")), encoding="ascii")
