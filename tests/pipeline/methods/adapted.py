@@ -1,6 +1,6 @@
 """What tests of adapted models share: their outputs, their trainable parameters, and weights that matter."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
 
 IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(IDS)
+MASK[1, 5:] = 0
+"""Of ``IDS``, with padding in the second of three inputs."""
 WHOLE = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
 PADDED = {
     "input_ids": torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0)),
@@ -29,6 +32,19 @@ def hidden(encoder: PreTrainedModel, inputs: Mapping[str, Tensor] = WHOLE) -> Te
     encoder.eval()
     with torch.no_grad():
         return encoder(**inputs).last_hidden_state
+
+
+def uneven_sum(values: Tensor) -> Tensor:
+    """A loss to which every number contributes otherwise."""
+    return (values * torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view(values.shape)).sum()
+
+
+def with_gradients(model: nn.Module, compute: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """What ``compute`` gives, and the gradients of :func:`uneven_sum` of it."""
+    model.zero_grad()
+    values = compute()
+    uneven_sum(values).backward()
+    return values.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def trainable(encoder: nn.Module) -> int:

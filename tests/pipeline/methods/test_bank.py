@@ -17,7 +17,7 @@ from pipeline.methods.bank import UnitReader, parallel_adapters
 from pipeline.methods.saved import SavedModules, sites_of
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
-from tests.pipeline.methods.adapted import IDS, PADDED, add_adapter, hidden, randomise, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import PADDED, WHOLE, add_adapter, hidden, randomise, save_adapter, saved_modules
 
 NAMES = ("films", "meals", "pairs")
 
@@ -125,7 +125,6 @@ def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) ->
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
 
 
-MASK = torch.ones_like(IDS)
 Save = Callable[..., SavedModules]
 
 
@@ -154,7 +153,7 @@ def stock_units(backbone: Backbone, saved: SavedModules) -> list[torch.Tensor]:
             down: Any = site.adapters[saved.task]
             down.adapter_down.register_forward_hook(lambda _, __, output: units.append(output))
     with torch.no_grad():
-        encoder.eval()(input_ids=IDS, attention_mask=MASK)
+        encoder.eval()(**WHOLE)
     return units
 
 
@@ -167,7 +166,7 @@ def test_at_the_lowest_site_of_an_adapter_they_are_those_of_its_own_model(
     saved = [save(backbone, "films", 1, 8, (0,)), save(backbone, "meals", 2, 5, (0,)), save(backbone, "pairs", 3, 8)]
     reader = UnitReader(backbone.load(), saved)
     for pooling in ("cls", "mean"):
-        vectors, units = reader.read({"input_ids": IDS, "attention_mask": MASK}, pooling)
+        vectors, units = reader.read(WHOLE, pooling)
         states = hidden(backbone.load())
         torch.testing.assert_close(vectors, states[:, 0] if pooling == "cls" else states.mean(dim=1))
         assert [part.shape for part in units] == [(3, 16), (3, 10), (3, 16)]
@@ -184,7 +183,7 @@ def test_those_of_pfeiffers_adapters_are_read_where_these_read(
 ) -> None:
     """They read what the layer would return without them. Above the lowest one, it is not what they would read."""
     saved = save(backbone, "films", 1, 8, drop, "pfeiffer")
-    _, (units,) = UnitReader(backbone.load(), [saved]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    _, (units,) = UnitReader(backbone.load(), [saved]).read(WHOLE, "mean")
     top = stock_units(backbone, saved)[-1].mean(dim=1)
     assert units.shape == top.shape
     assert torch.allclose(units, top, rtol=1e-4, atol=1e-5) == bool(drop)
@@ -197,9 +196,9 @@ def test_they_do_not_depend_on_the_others_nor_on_padding_and_the_backbone_is_lef
     encoder = backbone.load()
     together = UnitReader(encoder, saved)
     assert torch.equal(hidden(encoder), hidden(backbone.load()))
-    padded = {"input_ids": torch.cat([IDS, torch.zeros_like(IDS)], 1), "attention_mask": torch.cat([MASK, 0 * MASK], 1)}
+    padded = {name: torch.cat([tensor, torch.zeros_like(tensor)], 1) for name, tensor in WHOLE.items()}
     for number, each in enumerate(saved):
-        _, (alone,) = UnitReader(backbone.load(), [each]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+        _, (alone,) = UnitReader(backbone.load(), [each]).read(WHOLE, "mean")
         torch.testing.assert_close(together.read(padded, "mean")[1][number], alone, rtol=1e-4, atol=1e-5)
 
 
@@ -208,7 +207,7 @@ def test_they_are_read_on_the_device_of_the_backbone(save: Save, backbone: Backb
     encoder = backbone.load().to("meta")
     vars(encoder)["attn_implementation"] = "eager"  # sdpa asks whether the mask hides anything
     reader = UnitReader(encoder, [save(backbone, "films", 1), save(backbone, "meals", 2, 5)])
-    inputs = {"input_ids": IDS.to("meta"), "attention_mask": MASK.to("meta")}
+    inputs = {name: tensor.to("meta") for name, tensor in WHOLE.items()}
     for pooling in ("cls", "mean"):
         vectors, units = reader.read(inputs, pooling)
         assert {each.device.type for each in (vectors, *units)} == {"meta"}
@@ -220,6 +219,6 @@ def test_they_are_read_off_the_backbone_as_it_was(family: str, save: Save, tmp_p
     """AdapterHub alone would give a ModernBERT random biases."""
     backbone = open_backbone(str(save_backbone(tmp_path / "backbone", family)))
     reader = UnitReader(backbone.load(), [save(backbone, "films", 1)])
-    vectors, (units,) = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    vectors, (units,) = reader.read(WHOLE, "mean")
     torch.testing.assert_close(vectors, hidden(backbone.load()).mean(dim=1))
     assert units.shape[1] and units.isfinite().all()

@@ -25,11 +25,9 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.layout import activate, lower_states, upper_states
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES
-from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_sources
+from tests.pipeline.methods.adapted import IDS, MASK, hidden, randomise, save_sources, with_gradients
 
 FORMS = ["gated", "standard", "anchored"]
-WHOLE, PADDED = torch.ones_like(IDS), torch.ones_like(IDS)
-PADDED[1, 5:] = 0
 
 Saved = dict[str, SavedModules]
 
@@ -66,12 +64,10 @@ def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-def run(encoder: Any, mask: Tensor = PADDED) -> tuple[Tensor, dict[str, Tensor]]:
+def run(encoder: Any, mask: Tensor = MASK) -> tuple[Tensor, dict[str, Tensor]]:
     """States of the tokens that are no padding, and gradients of a loss on them."""
-    encoder.eval().zero_grad()
-    states = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state[mask.bool()]
-    (states * torch.linspace(-1, 1, states.numel()).view(states.shape)).sum().backward()
-    return states.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+    encoder.eval()
+    return with_gradients(encoder, lambda: encoder(input_ids=IDS, attention_mask=mask).last_hidden_state[mask.bool()])
 
 
 @pytest.mark.parametrize("kind", ["houlsby", "pfeiffer", "lora"])
@@ -133,15 +129,15 @@ def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     load_fusion(loaded, sources, saved)
     same(hidden(loaded), hidden(encoder))
     loaded.double()
-    alone = loaded(input_ids=IDS[1:2, :5], attention_mask=WHOLE[:1, :5]).last_hidden_state
-    padded = loaded(input_ids=IDS, attention_mask=PADDED).last_hidden_state
+    alone = loaded(input_ids=IDS[1:2, :5], attention_mask=MASK[:1, :5]).last_hidden_state
+    padded = loaded(input_ids=IDS, attention_mask=MASK).last_hidden_state
     torch.testing.assert_close(padded[1:2, :5], alone, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) -> None:
     encoder = backbone.load().eval()
-    inputs = {"input_ids": IDS, "attention_mask": PADDED}
+    inputs = {"input_ids": IDS, "attention_mask": MASK}
     states = lower_states(encoder, depth, inputs)
     assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
     same(hidden(encoder), hidden(backbone.load()))

@@ -14,6 +14,7 @@ from benchmarks.flops import flop_of
 from pipeline.methods import fast_fusion
 from pipeline.methods.fast_fusion import FusionSite, _Mix, cheapest_forms
 from pipeline.methods.registry import use_fusion_implementation
+from tests.pipeline.methods.adapted import uneven_sum, with_gradients
 
 FORMS = [(query, value) for query in ("folded", "half", "plain") for value in ("folded", "plain")]
 
@@ -68,11 +69,7 @@ def predicted(model: Any) -> Tensor:
 
 def outputs_and_gradients(model: Any, implementation: Any) -> tuple[Tensor, dict[str, Tensor]]:
     use_fusion_implementation(model, implementation)
-    model.zero_grad()
-    torch.manual_seed(1)
-    hidden = model(**batch()).last_hidden_state
-    (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
-    return hidden.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return with_gradients(model, lambda: model(**batch()).last_hidden_state)
 
 
 def assert_same(model: Any, tolerance: float = 1e-10) -> None:
@@ -191,8 +188,7 @@ def test_prediction_between_training_steps_follows_the_optimiser() -> None:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
     before = predicted(model)
     for _ in range(2):
-        hidden = model.train()(**batch()).last_hidden_state
-        (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
+        uneven_sum(model.train()(**batch()).last_hidden_state).backward()
         optimizer.step()
         after = predicted(model)
         assert (after - before).abs().max() > 1e-3

@@ -20,7 +20,7 @@ from pipeline.settings.parts import Gated
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.optim import peak_rates
-from tests.pipeline.methods.adapted import IDS, hidden, randomise, trainable
+from tests.pipeline.methods.adapted import WHOLE, hidden, randomise, trainable, with_gradients
 
 SOURCES = ("films", "pairs", "scores")
 TARGET = "tickets"
@@ -54,10 +54,7 @@ def layers(encoder: nn.Module) -> list[GatedFusion]:
 
 def outputs_and_gradients(encoder: Any, implementation: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     use(encoder, implementation)
-    encoder.zero_grad()
-    states = encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
-    (states * torch.linspace(-1, 1, states.numel(), dtype=states.dtype).view(states.shape)).sum().backward()
-    return states.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+    return with_gradients(encoder, lambda: encoder(**WHOLE).last_hidden_state)
 
 
 def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:

@@ -21,7 +21,7 @@ from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, AdapterKind
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.system.errors import PipelineError
 from tests.nano import FAMILIES, SIZES, WIDTH
-from tests.pipeline.methods.adapted import IDS, hidden, trainable
+from tests.pipeline.methods.adapted import IDS, MASK, hidden, trainable, with_gradients
 
 KINDS = list(METHODS)
 STOCK_PREFIX = ("prefix-tuning", "unipelt")
@@ -38,8 +38,6 @@ WIDE = [
     for key, (part, _) in FLAGS.items()
     if part == ADAPTER_KINDS[kind] and type(Recipe().flat()[key]) is int and key != "pal_heads"  # they divide the size
 ]
-PADDED = torch.ones_like(IDS)
-PADDED[1, 5:] = 0
 
 
 def recipe(kind: str, **values: Any) -> Recipe:
@@ -60,17 +58,14 @@ def adapted(backbone: Backbone, kind: str, tasks: tuple[str, ...] = ("films",), 
     return encoder
 
 
-def states(encoder: PreTrainedModel, mask: Tensor = PADDED) -> Tensor:
+def states(encoder: PreTrainedModel, mask: Tensor = MASK) -> Tensor:
     """Hidden states of the tokens that are no padding, one after the other."""
     found = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
     return found[mask[:, : found.shape[1]].bool()]
 
 
-def gradients(encoder: nn.Module, mask: Tensor = PADDED) -> dict[str, Tensor]:
-    encoder.zero_grad()
-    read = states(encoder, mask)
-    (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
-    return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+def gradients(encoder: nn.Module, mask: Tensor = MASK) -> dict[str, Tensor]:
+    return with_gradients(encoder, lambda: states(encoder, mask))[1]
 
 
 def same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerances: float) -> None:
@@ -130,14 +125,14 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
 def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
     encoder = adapted(families[family], kind).eval()
     with torch.no_grad():
-        short = encoder(input_ids=IDS[1:2, :5], attention_mask=PADDED[1:2, :5]).last_hidden_state
-        padded = encoder(input_ids=IDS, attention_mask=PADDED).last_hidden_state[1:2, :5]
+        short = encoder(input_ids=IDS[1:2, :5], attention_mask=MASK[1:2, :5]).last_hidden_state
+        padded = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state[1:2, :5]
     torch.testing.assert_close(padded, short, rtol=0, atol=1e-5)
 
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("mask", [PADDED, torch.ones_like(PADDED)], ids=["padded", "whole"])
+@pytest.mark.parametrize("mask", [MASK, torch.ones_like(MASK)], ids=["padded", "whole"])
 @pytest.mark.parametrize(("kind", "family"), PLACES)
 def test_a_lean_encoder_is_the_same_function(kind: str, family: str, mask: Tensor, pooling: Any, families: Any) -> None:
     """The last layer may answer for the first token alone; outputs and gradients are those of all."""
@@ -146,10 +141,12 @@ def test_a_lean_encoder_is_the_same_function(kind: str, family: str, mask: Tenso
         encoder = adapted(families[family], kind, trainable="full+adapter")
         if lean:
             make_lean(encoder, pooling)
-        read = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
-        read = read[:, 0] if pooling == "cls" else read[mask.bool()]
-        (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
-        found.append((read.detach(), {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}))
+
+        def read(encoder: PreTrainedModel = encoder) -> Tensor:
+            found = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
+            return found[:, 0] if pooling == "cls" else found[mask.bool()]
+
+        found.append(with_gradients(encoder, read))
     torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=5e-6)
     same(found[1][1], found[0][1], atol=5e-5)
 

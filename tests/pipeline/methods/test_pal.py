@@ -12,10 +12,7 @@ from pipeline.methods.pal import Pal, add_pal
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import activate
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import IDS, hidden, randomise
-
-MASK = torch.ones_like(IDS)
-MASK[1, 5:] = 0
+from tests.pipeline.methods.adapted import IDS, MASK, hidden, randomise
 
 
 def with_pal(backbone: Backbone, random: bool = True) -> PreTrainedModel:

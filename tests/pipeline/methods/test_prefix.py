@@ -10,12 +10,10 @@ from pipeline.methods.prefix import PREFIX, token_states
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import activate
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import IDS
+from tests.pipeline.methods.adapted import IDS, MASK, uneven_sum
 
 LENGTH = 4
 RECIPE = Recipe(adapter="prefix", prefix_length=LENGTH)
-MASK = torch.ones_like(IDS)
-MASK[1, 5:] = 0
 
 
 def with_prefix(backbone: Backbone) -> PreTrainedModel:
@@ -32,8 +30,7 @@ def vectors(encoder: PreTrainedModel) -> list[Tensor]:
 
 
 def loss(encoder: PreTrainedModel) -> Tensor:
-    read = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state[MASK.bool()]
-    return (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum()
+    return uneven_sum(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state[MASK.bool()])
 
 
 def test_it_is_the_layer_on_a_longer_input_cut_to_the_tokens(backbone: Backbone) -> None:
@@ -48,8 +45,7 @@ def test_it_is_the_layer_on_a_longer_input_cut_to_the_tokens(backbone: Backbone)
     found = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
     assert found.shape == states.shape
     torch.testing.assert_close(found[MASK.bool()], states[MASK.bool()], rtol=1e-4, atol=1e-5)
-    weights = torch.linspace(-1, 1, found[MASK.bool()].numel()).view(-1, found.shape[-1])
-    expected = torch.autograd.grad((states[MASK.bool()] * weights).sum(), starts)
+    expected = torch.autograd.grad(uneven_sum(states[MASK.bool()]), starts)
     for gradient, wanted in zip(torch.autograd.grad(loss(encoder), vectors(encoder)), expected, strict=True):
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 

@@ -18,7 +18,7 @@ from pipeline.models.lean import Packed, can_unpad, make_lean
 from pipeline.models.transfer_model import TransferModel, build_head
 from pipeline.settings.recipe import Recipe
 from tests.nano import FAMILIES, SIZES
-from tests.pipeline.methods.adapted import randomise
+from tests.pipeline.methods.adapted import randomise, with_gradients
 
 LIKE_BERT = ("bert", "roberta", "electra")
 MIXING = {"prefix", "prefix-tuning", "unipelt", "pal"}
@@ -44,10 +44,7 @@ def model_of(encoder: Any, pooling: Any = "cls", second: Any = None) -> Transfer
 
 
 def vectors_and_gradients(model: TransferModel, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    model.zero_grad()
-    vectors = model.encode(**inputs)
-    (vectors * torch.linspace(-1, 1, vectors.numel()).view(vectors.shape)).sum().backward()
-    return vectors.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return with_gradients(model, lambda: model.encode(**inputs))
 
 
 @pytest.fixture
