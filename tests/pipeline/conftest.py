@@ -16,12 +16,14 @@ def saved(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Calla
     """A folder with an adapter of random weights; tests that change it make a copy."""
 
     @cache
-    def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> SavedModules:
+    def save(
+        name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8, drop_layers: tuple[int, ...] = ()
+    ) -> SavedModules:
         encoder, folder = backbone.load(), tmp_path_factory.mktemp("saved")
-        add_adapter(encoder, name, sites, bottleneck)
+        add_adapter(encoder, name, sites, bottleneck, drop_layers)
         randomise(encoder, f"adapters.{name}", seed=seed)
         save_adapter(encoder, name, folder)
-        return saved_modules(name, folder, adapter=sites, bottleneck=bottleneck)
+        return saved_modules(name, folder, adapter=sites, bottleneck=bottleneck, drop_layers=drop_layers)
 
     return save
 

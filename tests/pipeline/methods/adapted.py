@@ -98,6 +98,15 @@ def saved_modules(task: str, folder: Path, **values: Any) -> SavedModules:
     return SavedModules(task, Recipe.parse({"bottleneck": 8, **values}, "test"), folder)
 
 
+def move(model: nn.Module, seed: int = 0, scale: float = 0.2) -> None:
+    """Move all that trains, so that no part of it does nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+
+
 def randomise(encoder: nn.Module, *parts: str, seed: int = 0, scale: float = 0.3) -> None:
     """Give the tensors whose name holds all ``parts`` values large enough to matter."""
     generator = torch.Generator().manual_seed(seed)

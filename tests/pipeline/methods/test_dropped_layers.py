@@ -24,7 +24,6 @@ from tests.pipeline.methods.adapted import (
     add_standard_fusion,
     hidden,
     randomise,
-    save_adapter,
     save_fused,
     saved_modules,
     trainable,
@@ -48,18 +47,6 @@ def stock(backbone_folder: Path) -> Any:
     model = BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
     adapters.init(model)
     return model
-
-
-@pytest.fixture
-def saved(backbone: Backbone, tmp_path: Path) -> Save:
-    def save(name: str, seed: int, drop_layers: tuple[int, ...] = ()) -> SavedModules:
-        encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", 8, drop_layers)
-        randomise(encoder, f"adapters.{name}", seed=seed, scale=0.1)
-        save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
-        return saved_modules(name, tmp_path / f"{name}-{seed}", drop_layers=drop_layers)
-
-    return save
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -87,7 +74,7 @@ def test_the_norm_above_modernberts_layers_trains_though_the_lowest_is_left_out(
 def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, backbone_folder, tmp_path) -> None:
     """Whether the adapters left the layer out or the fusion does: trained, counted, regularised, saved, loaded."""
     own = (0,) if by == "adapters" else ()
-    sources = {"films": saved("films", 0, own), "meals": saved("meals", 1, own)}
+    sources = {name: saved(name, seed, drop_layers=own) for seed, name in enumerate(("films", "meals"))}
     drop_layers = () if by == "adapters" else (0,)
     fused = backbone.load()
     add_standard_fusion(fused, sources, drop_layers)

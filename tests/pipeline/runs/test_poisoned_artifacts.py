@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
@@ -23,6 +23,7 @@ from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
 from tests.nano import SIZES
+from tests.pipeline.methods.adapted import move
 from tests.pipeline.records.artifacts import manifest
 from tests.poison import POISONS
 
@@ -79,15 +80,6 @@ def sealed(artifact: Artifact) -> Artifact:
     return Artifact(folder=artifact.folder, manifest=manifest)
 
 
-def randomised(model: nn.Module) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
 def make(
     store: Store, backbone: Backbone, task: str, number: int, adapters: tuple[Artifact, ...], **settings: Any
 ) -> tuple[Artifact, Any]:
@@ -99,7 +91,8 @@ def make(
     kind = "fusion" if is_fusion else "adapter"
     request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())
     parts = {task: Part(TASKS[task], recipe)}
-    model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
+    model: Any = build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task)
+    move(model, scale=0.1)
     sources = (each.manifest for each in request.adapters)
     described = manifest(
         f"{number:012x}", task, kind=kind, seed=number, recipe=recipe, pair=False, meaning=TASKS[task].meaning,

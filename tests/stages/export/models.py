@@ -21,6 +21,7 @@ from pipeline.training.devices import OneDevice
 from pipeline.training.objectives import mean_outputs, objective_of
 from stages.export.exported import Texts, Trained
 from tests.nano import SIZES, VOCABULARY
+from tests.pipeline.methods.adapted import move
 from tests.pipeline.records.artifacts import manifest
 
 SOURCES = ("meals", "films")
@@ -47,7 +48,7 @@ def random_model(backbone: Backbone, task: Task, root: Path, width: int = 8, **s
         return _kept(backbone, task, recipe, Store(root), width)
     second = backbone.load() if recipe.pretrained.second_encoder != "none" else None
     model = assemble(backbone.load(), recipe, task, second)
-    _randomise(model)
+    move(model, 1)
     return Trained(task, recipe, model.requires_grad_(False).eval(), backbone, "f" * 12, "full")
 
 
@@ -72,7 +73,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
             adapters = [each for each in adapters if each.manifest.task != task.name]
         add_fusion(encoder, {each.manifest.task: modules_of(each) for each in adapters}, recipe, task.name)
     model = assemble(encoder, recipe, task)
-    _randomise(model, sum(task.name.encode()))  # a source is unlike the others
+    move(model, sum(task.name.encode()))  # a source is unlike the others
     sources = (SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in adapters)
     described = manifest(
         f"{len(list(store.root.rglob('manifest.json'))):012x}", task.name, recipe=recipe, pair=task.is_pair,
@@ -83,15 +84,6 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: i
     kind = artifact.manifest.kind
     model.requires_grad_(False).eval()
     return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, 1.0, artifact, tuple(adapters))
-
-
-def _randomise(model: torch.nn.Module, seed: int = 1) -> None:
-    """Move what trains, so that no part of it does nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
 
 
 def texts_for(trained: Trained, rows: int = 9) -> list[tuple[str, ...]]:
