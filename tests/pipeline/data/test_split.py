@@ -1,6 +1,7 @@
 """A split is disjoint by text, complete, stratified, seeded, and blind to the order of the rows."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from pipeline.system.errors import PipelineError
 SHARES = [0.8, 0.1, 0.1]
 
 
-def table(labels: list[str], texts: list[str] | None = None) -> pd.DataFrame:
+def table(labels: Sequence[str | float] | np.ndarray, texts: list[str] | None = None) -> pd.DataFrame:
+    """A row a label; without ``texts``, each with a text of its own."""
     texts = texts or [f"text {row}" for row in range(len(labels))]
     return pd.DataFrame({"id": [str(row) for row in range(len(labels))], "text_a": texts, "label": labels})
 
@@ -116,12 +118,6 @@ def test_a_class_keeps_its_share_to_within_a_row(labels: list[int], share: float
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def singles(labels: list[float] | np.ndarray) -> pd.DataFrame:
-    """A row a label, each with a text of its own."""
-    texts = [f"text {number}" for number in range(len(labels))]
-    return pd.DataFrame({"id": list(map(str, range(len(labels)))), "text_a": texts, "label": labels})
-
-
 def pairs(size: int, texts: int, seed: int) -> pd.DataFrame:
     """Scored pairs; some share texts, in either column, in other spelling."""
     generator = np.random.default_rng(seed)
@@ -160,7 +156,7 @@ def test_rows_that_share_a_text_stay_together(size: int, seed: int) -> None:
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=6), st.sampled_from([0.2, 0.5]), SEEDS)
 def test_classes_are_divided_alike(counts: list[int], share: float, seed: int) -> None:
     counts = [max(2, count) for count in counts]
-    rows = singles(np.repeat(np.arange(len(counts)), counts))
+    rows = table(np.repeat(np.arange(len(counts)), counts))
     first = cut(rows, share, seed, "rows")
     for name, count in enumerate(counts):
         part = int((first & (rows["label"] == name)).sum())
@@ -180,7 +176,7 @@ def test_the_cut_does_not_depend_on_the_order_of_rows(size: int, seed: int, orde
 
 
 def test_scores_are_divided_over_their_range() -> None:
-    rows = singles(np.random.default_rng(0).beta(2, 5, 500) * 5)
+    rows = table(np.random.default_rng(0).beta(2, 5, 500) * 5)
     first = cut(rows, 0.5, 0, "dev")
     assert abs(first.sum() - 250) <= 5
     for level in (0.1, 0.3, 0.5, 0.7, 0.9):
@@ -198,6 +194,6 @@ def test_scores_are_divided_over_their_range() -> None:
 )
 def test_what_cannot_be_cut_is_said(labels: list[int], texts: list[str], message: str) -> None:
     with pytest.raises(PipelineError, match=message) as raised:
-        cut(singles(labels).assign(text_a=texts), 0.5, 0, "dev of task 'mood'")
+        cut(table(labels).assign(text_a=texts), 0.5, 0, "dev of task 'mood'")
     assert "dev of task 'mood'" in str(raised.value)
     assert "scoring.tasks" in str(raised.value)
