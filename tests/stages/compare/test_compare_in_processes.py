@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipeline.reporting import build
@@ -27,6 +26,7 @@ from tests.forked import Forked
 from tests.runs import final_numbers
 from tests.stages.compare import small
 from tests.stages.compare.commands import arguments, wait_for_a_checkpoint
+from tests.stages.compare.executors.test_processes import workers
 
 Command = Callable[..., tuple[int, str, str]]
 STUDY = """
@@ -65,11 +65,6 @@ def without_figures() -> None:
     build.FIGURES = ()
 
 
-def workers(process: Forked) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children()
-    return [child for child in children if "stages.compare.executors.pool" in child.cmdline()]
-
-
 @pytest.mark.long
 def test_two_processes_one_of_them_killed_give_what_one_gives(
     workspace: Workspace, study: Path, tmp_path: Path
@@ -81,7 +76,7 @@ def test_two_processes_one_of_them_killed_give_what_one_gives(
     command = arguments(study, workspace, several, "--jobs=2", "--checkpoint-seconds=0")
     with closing(Forked(command, prepare=without_figures)) as main:
         wait_for_a_checkpoint(main, several)
-        victim, _ = workers(main)
+        victim, _ = workers(main.pid)
         victim.kill()
         status, printed = main.wait(300), main.printed()
     assert status == 2, printed
@@ -105,7 +100,7 @@ def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
     command = arguments(study, workspace, tmp_path, "--methods=adapter", "--jobs=2")
     with closing(Forked([*command, "--checkpoint-seconds=0"])) as main:
         wait_for_a_checkpoint(main, tmp_path)
-        started = workers(main)
+        started = workers(main.pid)
         main.send_signal(number)
         assert main.wait(100) == 128 + number
         printed = main.printed()
