@@ -18,13 +18,12 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(run: Callable[..., tuple[int, str, str]]) -> Refused:
     """The message of a command that ends with status 2, without ``error: ``."""
 
     def message(*arguments: object) -> str:
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == 2
-        printed = capsys.readouterr().err
+        status, _, printed = run(*arguments)
+        assert status == 2
         assert printed.startswith("error: ")
         assert len(printed) < 1000
         return printed.removeprefix("error: ").rstrip("\n")

@@ -19,7 +19,7 @@ from pipeline.system.errors import PipelineError
 from stages.archives import KeptRun, export_runs, import_runs
 from stages.runs import Runs
 from tests.permissions import unreadable
-from tests.pipeline.records.artifacts import contents
+from tests.pipeline.records.artifacts import contents, save_study
 from tests.pipeline.records.test_ledger import CURVE, OWN, TABLE, record
 from tests.tars import changed, members_of
 
@@ -43,14 +43,6 @@ def records_in(reports: Path) -> dict[str, bytes]:
 
 def names(archive: Path) -> set[str]:
     return {member.name for member in members_of(archive)}
-
-
-def write_study(reports: Path, *runs: str, trials: tuple[str, ...] = ()) -> None:
-    study = parse_study({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
-    cells = enumerate(runs, 1)
-    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run, trials=trials) for seed, run in cells)
-    result = StudyResult(study=study, backbone="nano", entries=entries)
-    write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))
 
 
 @pytest.fixture
@@ -133,7 +125,7 @@ def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(reports: P
     second = finish(reports, 2, sources=(first,))
     third = finish(reports, 3, sources=(second, "f" * 12))
     finish(reports, 4)
-    write_study(reports, third)
+    save_study(reports, third)
     exported, missing = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.tar.xz", "few")
     assert (exported, missing) == (sorted((first, second, third)), ["f" * 12])
     imported = import_runs(tmp_path / "other", tmp_path / "runs.tar.xz")
@@ -145,7 +137,7 @@ def test_a_lean_archive_has_no_predictions_of_trials_that_no_cell_kept(
     reports: Path, export: Callable[..., Path], tmp_path: Path
 ) -> None:
     kept, spare = (finish(reports, seed) for seed in (1, 2))
-    write_study(reports, kept, trials=(kept, spare))
+    save_study(reports, kept, trials=(kept, spare))
     runs, whole = Runs(reports, tmp_path / "store"), names(export("few"))
     exported, missing = export_runs(runs, tmp_path / "lean.tar.xz", "few", lean=True)
     assert (exported, missing) == (sorted((kept, spare)), [])
@@ -194,10 +186,10 @@ def test_what_is_here_stays_and_a_begun_run_is_finished(
     reports: Path, export: Callable[..., Path], tmp_path: Path
 ) -> None:
     run, begun = finish(reports, 1), finish(reports, 2)
-    write_study(reports, run, begun)
+    save_study(reports, run, begun)
     file, other = export("few"), tmp_path / "other"
     finish(other, 1, dev=0.75)
-    write_study(other, run)
+    save_study(other, run)
     before = contents(other)
     checkpoint = make_folder(Ledger(other).checkpoint_file(begun).parent)
     imported = import_runs(other, file)
@@ -213,11 +205,11 @@ def test_a_study_that_is_here_with_other_contents_is_told(
 ) -> None:
     """Else report would show the runs of the study that is here, without a word on those that were added."""
     first, second = (finish(reports, seed) for seed in (1, 2))
-    write_study(reports, first, second)
+    save_study(reports, first, second)
     file, other = export("few"), tmp_path / "other"
     study = other / "few" / "study.json"
     if here != "none":
-        write_study(other, *((first,) if here == "more seeds" else (first, second)))
+        save_study(other, *((first,) if here == "more seeds" else (first, second)))
     if here == "the same on another machine":
         there = json.loads(study.read_text())
         write_json(study, {**there, "backbone": str(tmp_path / "nano")})
@@ -299,7 +291,7 @@ def test_what_cannot_be_done_is_said(
 
 def test_the_verbs_say_what_they_did(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, other = finish(reports, 1), tmp_path / "other"
-    write_study(reports, run)
+    save_study(reports, run)
     file = tmp_path / "runs.tar.xz"
     assert main(["runs", "export", str(file), "--study=few", f"--reports={reports}"]) == 0
     assert capsys.readouterr().out.startswith(f"1 runs: {file}, ")

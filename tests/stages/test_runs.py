@@ -19,16 +19,14 @@ from pipeline.cli.runs import runs_list
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import SourceRun, Store
-from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.kinds import Method
-from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.paired import paired_difference
-from pipeline.system.atomic import size_of, write_json, write_text
+from pipeline.system.atomic import size_of, write_text
 from stages.run_comparison import compare_runs
 from stages.runs import RunDescription, Runs, Sort
 from tests.permissions import unreadable
-from tests.pipeline.records.artifacts import save, save_ensemble
+from tests.pipeline.records.artifacts import save, save_ensemble, save_study
 from tests.pipeline.records.test_ledger import CURVE, IDENTITY, OWN, record
 from tests.processes import left_behind
 
@@ -64,17 +62,14 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def verb(tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> Run:
+def verb(tmp_path: Path, ledger: Ledger, run: Callable[..., tuple[int, str, str]]) -> Run:
     """Exit status, lines of stdout, and stderr."""
 
-    def run(*arguments: object) -> tuple[int, list[str], str]:
-        capsys.readouterr()
-        places = [f"--store={tmp_path / 'store'}", f"--reports={tmp_path / 'reports'}"]
-        status = main([*map(str, arguments), *places])
-        captured = capsys.readouterr()
-        return status, captured.out.splitlines(), captured.err
+    def lines(*arguments: object) -> tuple[int, list[str], str]:
+        status, out, errors = run(*arguments, f"--store={tmp_path / 'store'}", f"--reports={tmp_path / 'reports'}")
+        return status, out.splitlines(), errors
 
-    return run
+    return lines
 
 
 def interrupt(ledger: Ledger, run: str) -> None:
@@ -87,13 +82,7 @@ def need_all(root: Path) -> None:
     """Let the store, a study and an ensemble need the second run, the ensemble the first too; the study has tried the
     later run."""
     save(Store(root / "store"), SECOND)
-    study = parse_study({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
-    entries = tuple(
-        Entry(method="adapter", target="sst", seed=seed, run=SECOND, trials=(SECOND, LATER)) for seed in (1, 2)
-    )
-    result = StudyResult(study=study, backbone="nano", entries=entries)
-    (root / "reports/few").mkdir(parents=True)
-    write_json(root / "reports/few/study.json", result.model_dump(mode="json"))
+    save_study(root / "reports", SECOND, SECOND, trials=(SECOND, LATER))
     save_ensemble(root / "reports", "both", FIRST, SECOND)
 
 

@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, SourceRun, Store
-from pipeline.records.studies import EnsembleRecord, Ensembles, Member, Scores
+from pipeline.records.studies import EnsembleRecord, Ensembles, Entry, Member, Scores, StudyResult
+from pipeline.settings.parse_study import parse_study
 from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import make_folder, write_json
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
 MEANING = {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"}
@@ -70,3 +72,12 @@ def save_ensemble(reports: Path, name: str, *members: str) -> None:
         provenance={},
     )  # fmt: skip
     Ensembles(reports).write(record, pd.DataFrame({"id": ["0"], "prediction": [1]}))
+
+
+def save_study(reports: Path, *runs: str, trials: tuple[str, ...] = ()) -> None:
+    """The study ``few``, of adapters of sst, with these runs, one a seed."""
+    study = parse_study({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
+    cells = enumerate(runs, 1)
+    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run, trials=trials) for seed, run in cells)
+    result = StudyResult(study=study, backbone="nano", entries=entries)
+    write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))

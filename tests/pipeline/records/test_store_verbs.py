@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.app import main
 from pipeline.records.store import HEAD, MANIFEST, Store
 from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, save, save_ensemble, save_fusion
 
@@ -19,15 +18,14 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def verb(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
+def verb(store: Store, run: Callable[..., tuple[int, str, str]]) -> Run:
     """Exit status, and the lines of stdout and stderr."""
 
-    def run(*arguments: object) -> tuple[int, list[str], list[str]]:
-        status = main(["store", *map(str, arguments), "--store", str(store.root)])
-        captured = capsys.readouterr()
-        return status, captured.out.splitlines(), captured.err.splitlines()
+    def lines(*arguments: object) -> tuple[int, list[str], list[str]]:
+        status, out, errors = run("store", *arguments, "--store", store.root)
+        return status, out.splitlines(), errors.splitlines()
 
-    return run
+    return lines
 
 
 @pytest.mark.parametrize("make", [lambda root: None, Path.touch])
