@@ -144,28 +144,21 @@ def read_as(target: Task, cosine: Recipe | None, trained: Task | None = None) ->
     return sha256_text(canonical_json({"meaning": target.meaning, "cosine": recipe, **first}))
 
 
-def _is_read_so(score: TaskScore | None, wanted: Mapping[str, Any]) -> bool:
-    return score is not None and all(getattr(score, key) == value for key, value in wanted.items())
-
-
 def _unscored(
     record: RunRecord, targets: Sequence[Task], cosines: Cosines, workspace: Workspace
 ) -> dict[str, dict[str, Any]]:
     """The targets without a score for these test rows and this reading; the values identify such a score."""
-    trained = workspace.task(record.task)
-    readings: dict[str, Reading | None] = {
-        task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets
-    }
-    readable = [task for task in targets if task.name != trained.name and readings[task.name]]
-    wanted: dict[str, dict[str, Any]] = {
-        task.name: {
-            "reading": readings[task.name],
-            "scored_fingerprint": workspace.splits.of(task, None, 0).scored_fingerprint,
-            "read_as": read_as(task, cosines.get(task.name), trained),
-        }
-        for task in readable
-    }
-    return {task: values for task, values in wanted.items() if not _is_read_so(record.scores.get(task), values)}
+    trained, unscored = workspace.task(record.task), dict[str, dict[str, Any]]()
+    for task in targets:
+        reading = "cosine" if task.name in cosines else reading_of(trained, task)
+        if task.name == trained.name or reading is None:
+            continue
+        rows, hashed = workspace.splits.of(task, None, 0), read_as(task, cosines.get(task.name), trained)
+        wanted = {"reading": reading, "scored_fingerprint": rows.scored_fingerprint, "read_as": hashed}
+        score = record.scores.get(task.name)
+        if score is None or any(getattr(score, key) != value for key, value in wanted.items()):
+            unscored[task.name] = wanted
+    return unscored
 
 
 def _missing_scores(
