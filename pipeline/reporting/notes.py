@@ -122,9 +122,8 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from _added(runs)
     yield from runs.result.shared_text
     yield from _budgets(runs, main)
-    kept = {name: runs.ended_rising(runs.all(name)) for name in runs.rows}
-    rising = {runs.study.title(name): last for name, last in kept.items() if 2 * sum(last) > len(last)}
-    rows = "; ".join(f"{title} {sum(last)} of {len(last)} runs" for title, last in rising.items())
+    rising = {name: runs.ended_rising(runs.all(name)) for name in runs.rows if runs.is_rising(runs.all(name))}
+    rows = "; ".join(f"{runs.study.title(name)} {sum(last)} of {len(last)} runs" for name, last in rising.items())
     yield from paragraphs(_NOTES["rising"], steps=MIN_STEPS, rows=rows)
     yield from _trials(runs)
     if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
