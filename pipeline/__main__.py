@@ -19,6 +19,10 @@ def main() -> int:
         return app.main()
     except KeyboardInterrupt as interrupt:
         return process.report_interrupt(interrupt, sys.argv[1:])
+    except Exception:
+        if not process.was_interrupted():
+            raise
+        return process.report_interrupt(KeyboardInterrupt(), sys.argv[1:])
     finally:
         process.end_at_signals()
 

@@ -90,6 +90,11 @@ def _send_again(raised: "sys.UnraisableHookArgs", otherwise: Callable[["sys.Unra
         otherwise(raised)
 
 
+def was_interrupted() -> bool:
+    """Whether a signal to end has come. Some libraries turn the exception that it raises in them into another."""
+    return bool(_received)
+
+
 def end_at_signals() -> None:
     """Let signals end the process at once: its work is done, and nothing that runs at exit handles them."""
     for number in SIGNALS:

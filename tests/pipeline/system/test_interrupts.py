@@ -41,6 +41,16 @@ class Dropped:
 Dropped()
 time.sleep(60)
 """
+TURNS_IT_INTO_ANOTHER_ERROR = """
+import time, pathlib
+
+try:
+    pathlib.Path({mark!r}).touch()
+    time.sleep(60)
+except KeyboardInterrupt:
+    pass
+raise ValueError("cannot load")
+"""
 SLEEPS_TWICE = """
 import time, pathlib
 
@@ -111,9 +121,10 @@ def test_an_import_is_interrupted_in_one_line(
     assert process.returncode == 128 + number
 
 
-def test_a_signal_that_arrives_in_a_destructor_is_not_lost(tmp_path: Path) -> None:
-    """Python drops the exception there."""
-    mark = stand_in(tmp_path, "torch", SLEEPS_IN_A_DESTRUCTOR)
+@pytest.mark.parametrize("source", [SLEEPS_IN_A_DESTRUCTOR, TURNS_IT_INTO_ANOTHER_ERROR], ids=["dropped", "replaced"])
+def test_a_signal_whose_exception_gets_lost_ends_the_command(source: str, tmp_path: Path) -> None:
+    """Python drops one that leaves a destructor, and some libraries replace one that is raised in them."""
+    mark = stand_in(tmp_path, "torch", source)
     process = start(["extract", "--task", "sst"], tmp_path)
     wait_for(mark.exists, process)
     process.send_signal(signal.SIGTERM)
