@@ -187,7 +187,8 @@ def with_opponents(result: StudyResult, other: StudyResult) -> StudyResult:
     targets = tuple(target for target in study.targets if target in added.targets)
     names = [name for name in added.methods if name not in study.methods and not holds_fusion(added, name)]
 
-    def whole(name: str) -> Row:  # with its whole recipe: that of ``study`` is not for it
+    def whole(name: str) -> Row:
+        """The row with its whole recipe on each target, so that the recipe of ``study`` changes nothing in it."""
         tasks = {target: added.recipe_for(name, target).model_dump() for target in targets}
         return added.row(name).model_copy(update={"targets": targets, "tasks": tasks})
 

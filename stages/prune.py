@@ -62,9 +62,8 @@ def prune(
     own = own_member(fusion.manifest.recipe, task.name, [source.task for source in fusion.manifest.sources])
     least, besides = (1, "") if own is None else (2, " besides the target's own adapter")
     if not least <= keep < count:
-        sources = f"one source{besides}: there is none to remove"
-        if count > least:
-            sources = f"{count} sources: give {least} to {count - 1}"
+        none_left = f"one source{besides}: there is none to remove"
+        sources = f"{count} sources: give {least} to {count - 1}" if count > least else none_left
         raise PipelineError(f"--keep {keep}: fusion {fusion.manifest.run} has {sources}")
     return get_or_train(_Pruning(workspace, task, fusion, keep), force)
 

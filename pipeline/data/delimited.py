@@ -20,7 +20,7 @@ from pipeline.system.streams import notice
 if TYPE_CHECKING:
     import pandas as pd
 
-_MARKS = {  # the first begins with the second
+_MARKS = {  # in this order, because UTF-32's mark begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8-sig",
 }  # fmt: skip

@@ -41,8 +41,10 @@ def gains(runs: StudyRuns) -> dict[Line, Gain]:
 def _is_average(study: Study, name: str) -> bool:
     """Whether a row is the mean of all its runs: it selects none, and nothing trains further."""
     row = study.row(name)
-    if row.kind.is_ensemble or not row.experts:
-        return row.experts is not None and row.rule == "uniform"
+    if not row.experts:
+        return False
+    if row.kind.is_ensemble:
+        return row.rule == "uniform"
     return all(study.recipe_for(name, task, trial=trial).is_averaged for task in study.targets for trial in row.trials)
 
 
